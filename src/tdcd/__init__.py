@@ -1,0 +1,83 @@
+"""tdcd: federated learning over data that is split both ways.
+
+Vertically across organisations (silos), horizontally inside each (its clients). See ``Federation.from_silos`` and
+``train`` for the Python interface, ``tdcd --help`` for the command line.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tdcd import models
+    from tdcd.core.topology import Samples
+    from tdcd.data.federation import Federation, Silo, samples
+    from tdcd.errors import DataError, DivergedError, JobError, ModelError, RunError, TdcdError
+    from tdcd.experiments.job import Job, load_job
+    from tdcd.experiments.run import JobObserver, JobResult, run_job
+    from tdcd.reports.page import write_report
+    from tdcd.training.directory import load_blocks
+    from tdcd.training.result import Evaluation, Result
+    from tdcd.training.settings import Settings
+    from tdcd.training.train import Observer, train
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported on first use: `tdcd --help` need not wait for torch.
+_HOMES = {
+    "DataError": "tdcd.errors",
+    "DivergedError": "tdcd.errors",
+    "Evaluation": "tdcd.training.result",
+    "Federation": "tdcd.data.federation",
+    "Job": "tdcd.experiments.job",
+    "JobError": "tdcd.errors",
+    "JobObserver": "tdcd.experiments.run",
+    "JobResult": "tdcd.experiments.run",
+    "ModelError": "tdcd.errors",
+    "Observer": "tdcd.training.train",
+    "Result": "tdcd.training.result",
+    "RunError": "tdcd.errors",
+    "Samples": "tdcd.core.topology",
+    "Settings": "tdcd.training.settings",
+    "Silo": "tdcd.data.federation",
+    "TdcdError": "tdcd.errors",
+    "load_blocks": "tdcd.training.directory",
+    "load_job": "tdcd.experiments.job",
+    "run_job": "tdcd.experiments.run",
+    "samples": "tdcd.data.federation",
+    "train": "tdcd.training.train",
+    "write_report": "tdcd.reports.page",
+}
+
+__all__ = [
+    "DataError",
+    "DivergedError",
+    "Evaluation",
+    "Federation",
+    "Job",
+    "JobError",
+    "JobObserver",
+    "JobResult",
+    "ModelError",
+    "Observer",
+    "Result",
+    "RunError",
+    "Samples",
+    "Settings",
+    "Silo",
+    "TdcdError",
+    "load_blocks",
+    "load_job",
+    "models",
+    "run_job",
+    "samples",
+    "train",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return import_module("tdcd.models")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tdcd' has no attribute '{name}'")

@@ -1,0 +1,5 @@
+"""``python -m tdcd`` is ``tdcd``."""
+
+from tdcd.cli.main import main
+
+main()

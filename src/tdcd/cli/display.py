@@ -1,0 +1,228 @@
+"""How a training is shown: live on a terminal, in plain lines elsewhere, as JSON, or not at all."""
+
+import json
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tdcd.data.federation import Federation
+from tdcd.experiments.job import Job
+from tdcd.experiments.run import JobObserver, JobResult
+from tdcd.training.metrics import PRIMARY
+from tdcd.training.result import Evaluation
+
+
+class Display(JobObserver, ABC):
+    """Shows how a job goes. Also a context manager, for displays that own the screen."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.metric = PRIMARY[job.training.loss]
+        self.name = ""
+        self.first = self.rounds = 0
+        self.clock = time.perf_counter()
+
+    def training(self, name: str, federation: Federation) -> None:  # noqa: ARG002
+        """See JobObserver."""
+        self.name = name
+
+    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:  # noqa: ARG002
+        """See Observer."""
+        self.first, self.rounds = done, rounds
+        self.clock = time.perf_counter()
+
+    def speed(self, done: int) -> float:
+        """Return rounds a second in this session."""
+        return (done - self.first) / max(1e-9, time.perf_counter() - self.clock)
+
+    @abstractmethod
+    def finished(self, result: JobResult, directory: Path, report: Path) -> None:
+        """Show what came out."""
+
+    @abstractmethod
+    def stopped(self, directory: Path) -> None:
+        """Tell a user who stopped the job how to go on."""
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the screen back."""
+
+
+class Quiet(Display):
+    """Shows nothing."""
+
+    def finished(self, result: JobResult, directory: Path, report: Path) -> None:
+        """Show nothing."""
+
+    def stopped(self, directory: Path) -> None:
+        """Show nothing."""
+
+
+class Json(Display):
+    """One JSON object a line, for programs."""
+
+    def training(self, name: str, federation: Federation) -> None:
+        """See JobObserver."""
+        super().training(name, federation)
+        clients = {silo: len(roster.clients) for silo, roster in federation.rosters.items()}
+        self._say("training", samples=len(federation), clients=clients)
+
+    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
+        """See Observer."""
+        super().started(done, rounds, paths)
+        self._say("started", round=done, rounds=rounds, compute=dict(paths))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See Observer."""
+        self._say("evaluation", **evaluation.as_dict())
+
+    def finished(self, result: JobResult, directory: Path, report: Path) -> None:
+        """See Display."""
+        self.name = "job"
+        everything = {"federation": result.federation, **{f"{s} alone": r for s, r in result.alone.items()}}
+        final = {name: part.history[-1].as_dict() for name, part in everything.items()}
+        self._say("finished", directory=str(directory), report=str(report), results=final)
+
+    def stopped(self, directory: Path) -> None:
+        """See Display."""
+        self._say("stopped", directory=str(directory))
+
+    def _say(self, event: str, **facts: Any) -> None:
+        print(json.dumps({"event": event, "of": self.name, **facts}), flush=True)
+
+
+class Spoken(Display):
+    """What plain lines and the live display have in common: the words around the training."""
+
+    def __init__(self, job: Job, console: Console) -> None:
+        super().__init__(job)
+        self.console = console
+
+    def training(self, name: str, federation: Federation) -> None:
+        """See JobObserver."""
+        super().training(name, federation)
+        clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
+        self.console.print(f"[bold]{name}[/]: {len(federation)} samples; clients: {clients}", highlight=False)
+
+    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
+        """See Observer."""
+        super().started(done, rounds, paths)
+        for silo, why in paths.items():
+            self.console.print(f"  {silo} is computed by {why}", style="dim", highlight=False)
+        if done >= rounds:
+            self.console.print(f"  finished before: {done} of {rounds} rounds", highlight=False)
+        elif done:
+            self.console.print(f"  goes on after round {done} of {rounds}", highlight=False)
+
+    def finished(self, result: JobResult, directory: Path, report: Path) -> None:
+        """See Display."""
+        everything = {"federation": result.federation, **{f"{s} alone": r for s, r in result.alone.items()}}
+        finals = {name: part.history[-1] for name, part in everything.items()}
+        names = list(finals["federation"].test)
+        table = Table(title="On the test samples", title_justify="left")
+        table.add_column("trained by")
+        for name in ["training loss", *names]:
+            table.add_column(name, justify="right")
+        for name, final in finals.items():
+            cells = [
+                f"{final.train['loss']:.4f}",
+                *(f"{final.test[m]:.4f}" if m in final.test else "–" for m in names),
+            ]
+            table.add_row(name, *cells, style="bold" if name == "federation" else "")
+        self.console.print()
+        self.console.print(table)
+        self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True)
+        self.console.print(f"Report: {report}", highlight=False, soft_wrap=True)
+
+    def stopped(self, directory: Path) -> None:
+        """See Display."""
+        self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:", highlight=False)
+        self.console.print(f"  tdcd train --resume {directory}", highlight=False, soft_wrap=True)
+
+
+class Plain(Spoken):
+    """A line an evaluation, for logs and pipes."""
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See Observer."""
+        done = evaluation.round
+        parts = [
+            f"  round {done:>{len(str(self.rounds))}}/{self.rounds}",
+            f"iteration {evaluation.iteration}",
+            f"loss {evaluation.train['loss']:.4f}",
+        ]
+        if self.metric in evaluation.test:
+            parts.append(f"test {self.metric} {evaluation.test[self.metric]:.4f}")
+        if done > self.first:
+            speed = self.speed(done)
+            left = timedelta(seconds=round((self.rounds - done) / max(speed, 1e-9)))
+            parts += [f"{speed:.3g} rounds/s", f"{left} left"]
+        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+
+
+class Live(Spoken):
+    """A progress bar for each training."""
+
+    def __init__(self, job: Job, console: Console) -> None:
+        super().__init__(job, console)
+        self._progress = Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[measures]}"),
+            TextColumn("[dim]{task.fields[speed]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+        )
+        self._task = self._progress.add_task("", visible=False, measures="", speed="")
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing, so that what follows is not drawn over."""
+        self._progress.stop()
+
+    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
+        """See Observer."""
+        super().started(done, rounds, paths)
+        self._task = self._progress.add_task(self.name, total=rounds, completed=done, measures="", speed="")
+
+    def advanced(self, done: int) -> None:
+        """See Observer."""
+        self._progress.update(self._task, completed=done, speed=f"{self.speed(done):.3g} rounds/s")
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See Observer."""
+        measures = f"loss {evaluation.train['loss']:.4f}"
+        if self.metric in evaluation.test:
+            measures += f"  test {self.metric} {evaluation.test[self.metric]:.4f}"
+        self._progress.update(self._task, measures=measures)
+
+
+def display(job: Job, *, quiet: bool, json: bool) -> Display:
+    """Choose how to show a job."""
+    if quiet:
+        return Quiet(job)
+    if json:
+        return Json(job)
+    console = Console()
+    if sys.stdout.isatty():
+        return Live(job, console)
+    return Plain(job, Console(width=160))

@@ -1,0 +1,53 @@
+"""The ``tdcd`` command.
+
+Exit codes: 0 done · 1 a defect of tdcd itself · 2 something the user can mend (job, data, model, run directory,
+a training that diverged) · 130 stopped by Ctrl-C or a termination signal, with a checkpoint to go on from.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tdcd import __version__
+from tdcd.cli import init, report, train
+from tdcd.errors import TdcdError
+
+app = typer.Typer(
+    name="tdcd",
+    help="Federated learning over data split both ways: vertically across organisations, horizontally inside each.",
+    epilog="Start with: tdcd train · then: tdcd init digits, edit digits.toml, tdcd train digits.toml",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tdcd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("train", epilog=train.EXAMPLES)(train.command)
+app.command("init", epilog=init.EXAMPLES)(init.command)
+app.command("report", epilog=report.EXAMPLES)(report.command)
+
+
+def main() -> None:
+    """Run the command line; tell a user's mistakes without a traceback."""
+    try:
+        app()
+    except TdcdError as error:
+        for line in str(error).splitlines():
+            print(f"tdcd: {line}" if not line.startswith(" ") else line, file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,135 @@
+"""``tdcd train``: run a job."""
+
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcd.errors import JobError, RunError
+
+if TYPE_CHECKING:
+    from tdcd.cli.display import Display
+    from tdcd.experiments.job import Job
+
+EXAMPLES = """Examples:
+
+tdcd train  [dim]# the demo: digits, halves of each image in two silos[/dim]
+
+tdcd train job.toml --rounds 100 -Q 10 --rate 0.05
+
+tdcd train job.toml --set training.momentum=0.9 --set model.hidden=[128,64]
+
+tdcd train --resume runs/digits-20260101-120000
+"""
+
+
+def command(
+    job: Annotated[
+        Path | None, typer.Argument(help="The job file, or the name of an embedded job; default: digits.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with this run from its last checkpoint.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run directory; default: runs/NAME-DATE-TIME.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", "-R", help="Communication rounds.")] = None,
+    local_steps: Annotated[
+        int | None, typer.Option("--local-steps", "-Q", help="Local gradient steps a round.")
+    ] = None,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", "-B", help='Samples in a mini-batch, or "full".')
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Learning rate.")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", "-K", help="Clients in every silo.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and mini-batches.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="local or oracle.")] = None,
+    compute: Annotated[str | None, typer.Option("--compute", help="auto, loop or stacked.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the job file."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Train a federation as a job file says, and write a run directory with a report."""
+    from tdcd.experiments.job import parse_override
+
+    if quiet and json:
+        raise JobError("--quiet and --json exclude each other")
+    named = {
+        "training.rounds": rounds,
+        "training.local_steps": local_steps,
+        "training.batch_size": int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
+        "training.rate": rate,
+        "training.seed": seed,
+        "engine": engine,
+        "compute": compute,
+    }
+    overrides: dict[str, Any] = dict(parse_override(text) for text in settings or [])
+    overrides |= {key: value for key, value in named.items() if value is not None}
+    chosen, where, directory = _resolve(job, resume, out, overrides, clients)
+    _train(chosen, where, directory, resume is not None, quiet, json)
+
+
+def _resolve(
+    file: Path | None, resume: Path | None, out: Path | None, overrides: dict[str, Any], clients: int | None
+) -> tuple["Job", str, Path]:
+    """Find the job and the directory it runs in."""
+    from tdcd.experiments.job import load_job
+    from tdcd.training.directory import import_path
+
+    if resume is None:
+        where = str(file or "digits")
+        job = load_job(where, overrides, clients)
+        _importable(Path(where).parent)
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
+    if out is not None:
+        raise RunError("--resume goes on in the run's own directory; leave out --out")
+    if not (resume / "job.toml").exists():
+        raise RunError(f"{resume} is not a run: it has no job.toml")
+    where = str(file or resume / "job.toml")
+    job = load_job(where, overrides, clients)
+    _importable(*(Path(place) for place in import_path(resume)), Path(where).parent)
+    return job, where, resume
+
+
+def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, json: bool) -> None:
+    from tdcd.cli.display import display
+    from tdcd.experiments.run import run_job
+    from tdcd.reports.page import write_report
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    shown: Display = display(job, quiet=quiet, json=json)
+    try:
+        with shown:
+            result = run_job(job, directory, resume=resume, observer=shown, where=where)
+    except KeyboardInterrupt:
+        shown.stopped(directory)
+        sys.exit(130)
+    except Exception:
+        if (directory / "result.json").exists():
+            write_report(directory)
+        raise
+    shown.finished(result, directory, write_report(directory))
+
+
+def _unused(path: Path) -> Path:
+    """Return the path, or the next one that does not exist: two runs may start in the same second."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _importable(*directories: Path) -> None:
+    """Let a job name models in files beside it, or in the folder tdcd was or is started from."""
+    for directory in (*directories, Path.cwd()):
+        place = str(directory.resolve())
+        if place not in sys.path:
+            sys.path.append(place)

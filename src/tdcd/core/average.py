@@ -1,0 +1,46 @@
+"""The hub's average of its clients' weights (line 31 of Algorithm 1), as a running sum."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tdcd.core.network import Block
+
+Averaging = Literal["uniform", "samples"]
+"""``uniform``: every client counts 1/K_j, as in the paper, also one with no rows in the batch, whose weights are
+still θ_j. ``samples``: a client counts by its rows in the batch, |ζ_{k,j}|/|ζ|."""
+
+
+class Mean:
+    """A weighted mean of blocks that holds one block, however many are added.
+
+    Sums are kept in float64, so that the mean of many float32 clients loses nothing.
+    """
+
+    def __init__(self, like: Block) -> None:
+        self._dtypes = {name: tensor.dtype for name, tensor in like.items()}
+        self._sum = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in like.items()}
+        self._weight = 0.0
+
+    def add(self, block: Block, weight: float) -> None:
+        """Add one block."""
+        for name, tensor in block.items():
+            self._sum[name].add_(tensor, alpha=weight)
+        self._weight += weight
+
+    def add_stack(self, stack: Block, weights: Tensor) -> None:
+        """Add a stack of blocks (G, …) with weights (G,)."""
+        weights = weights.double()
+        for name, tensor in stack.items():
+            self._sum[name].add_(torch.tensordot(weights, tensor.double(), dims=1))
+        self._weight += float(weights.sum())
+
+    def result(self) -> Block:
+        """Return the mean. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""
+        return {
+            name: (total / self._weight).to(dtype)
+            if (dtype := self._dtypes[name]).is_floating_point
+            else (total / self._weight).round().to(dtype)
+            for name, total in self._sum.items()
+        }

@@ -1,0 +1,114 @@
+"""TDCD as plainly as it can be written: the oracle that every other implementation is tested against.
+
+Loops over silos, clients and single samples, copies of modules, torch's own optimiser and losses. It shares
+nothing with the fast paths but the meaning of a task. Slow on purpose; kept for ever.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tdcd.core.network import Block, Blocks
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.round import Round
+from tdcd.core.seeds import client_seed
+from tdcd.core.task import SiloTask
+
+
+def oracle_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -> Blocks:
+    """Run one communication round of Algorithm 1."""
+    zeta = set(round_.batch.tolist())
+
+    # Lines 8-15: each client computes the embeddings of its samples and sends them to its hub.
+    phi: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
+    for silo, task in tasks.items():
+        for k in range(len(task.roster.clients)):
+            samples = held_samples(task, k, zeta)
+            if samples:
+                # The exchange and step 1 are one forward pass: this copy, and what the pass does to its
+                # running statistics, is thrown away and done again in step 1.
+                model = client_model(task, k, blocks[silo], round_)
+                with torch.no_grad():
+                    embeddings = model(torch.stack([task.features[p] for p in samples]))
+                for p, row in zip(samples, embeddings, strict=True):
+                    phi[silo][p] = row
+
+    # Lines 16-22: the hubs exchange, each sums what the others sent.
+    phi_minus: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
+    for silo in tasks:
+        for p in zeta:
+            phi_minus[silo][p] = torch.zeros_like(phi[silo][p])
+            for other in sorted(tasks):
+                if other != silo:
+                    phi_minus[silo][p] = phi_minus[silo][p] + phi[other][p]
+
+    # Lines 23-34: Q local steps at each client, then the hub's average.
+    result: dict[str, Block] = {}
+    for silo, task in tasks.items():
+        models, weights = [], []
+        for k in range(len(task.roster.clients)):
+            samples = held_samples(task, k, zeta)
+            model = client_model(task, k, blocks[silo], round_)
+            if samples:
+                x = torch.stack([task.features[p] for p in samples])
+                y = torch.stack([task.labels[p] for p in samples])
+                stale = torch.stack([phi_minus[silo][p] for p in samples])
+                local_steps(model, x, y, stale, task, round_.rate)
+            models.append(named_tensors(model))
+            weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
+        result[silo] = {}
+        for name, start in blocks[silo].items():
+            mean = sum(w * m[name].double() for w, m in zip(weights, models, strict=True)) / sum(weights)
+            assert isinstance(mean, Tensor)  # noqa: S101
+            result[silo][name] = (mean if start.is_floating_point() else mean.round()).to(start.dtype)
+    return result
+
+
+def held_samples(task: SiloTask, k: int, zeta: set[int]) -> list[int]:
+    """Return ζ_{k,j}: the samples of the batch that client k of the silo holds."""
+    return sorted(p for p in zeta if int(task.roster.owner[p]) == k)
+
+
+def client_model(task: SiloTask, k: int, block: Block, round_: Round) -> nn.Module:
+    """Return the client's own copy of the network with the hub's weights, its random stream at its start."""
+    model = copy.deepcopy(task.network.module)
+    for name, tensor in named_tensors(model).items():
+        tensor.copy_(block[name])
+    model.train()
+    torch.manual_seed(client_seed(task.seed, round_.number, task.silo, task.roster.clients[k]))
+    return model
+
+
+def named_tensors(model: nn.Module) -> Block:
+    """Return the module's own weights and running statistics by name."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {name: tensor.detach() for name, tensor in named}
+
+
+def local_steps(model: nn.Module, x: Tensor, y: Tensor, stale: Tensor, task: SiloTask, rate: float) -> None:
+    """Take Q steps of stochastic gradient descent on the client's rows (Equation 5)."""
+    optimiser = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad],
+        lr=rate,
+        momentum=task.steps.momentum,
+        weight_decay=task.steps.weight_decay,
+    )
+    for _ in range(task.steps.count):
+        optimiser.zero_grad()
+        mean_loss(task.objective, model(x) + stale, y).backward()  # type: ignore[no-untyped-call]
+        if task.steps.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), task.steps.clip_norm)
+        optimiser.step()
+
+
+def mean_loss(objective: Objective, scores: Tensor, labels: Tensor) -> Tensor:
+    """Return Equation 4's mean loss with torch's own functions."""
+    if isinstance(objective, CrossEntropy):
+        return F.cross_entropy(scores, labels)
+    if isinstance(objective, BinaryCrossEntropy):
+        weight = torch.tensor(objective.positive_weight, dtype=scores.dtype)
+        return F.binary_cross_entropy_with_logits(scores[:, 0], labels, pos_weight=weight)
+    return F.mse_loss(scores, labels)

@@ -1,0 +1,17 @@
+"""Randomness as a pure function of a seed and words: nothing is seeded at import, no state travels."""
+
+import hashlib
+
+
+def derive(seed: int, *words: str | int) -> int:
+    """Return a 63-bit seed that depends on ``seed`` and on every word, the same on every machine."""
+    text = "\x1f".join(str(word) for word in (seed, *words))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def client_seed(seed: int, number: int, silo: str, client: str) -> int:
+    """Return the seed of one client's stream in one round (dropout and the like draw from it).
+
+    The stream starts anew in every round, so that a resumed run draws what an uninterrupted one would.
+    """
+    return derive(seed, "client", number, silo, client)

@@ -1,0 +1,67 @@
+"""Who holds what: samples, the clients of a silo, and how a mini-batch falls to them.
+
+Inside tdcd a sample is known by its number: its place in the ascending order of the IDs that all silos share.
+Rows are joined by that number and never by their position in somebody's file.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Aligned rows: row p of every silo, and label p, belong to sample p."""
+
+    features: Mapping[str, Tensor]
+    """X_j for each silo j, shape (M, *shape of one row in that silo)."""
+    labels: Tensor
+    """y, shape (M,) or, for several regression targets, (M, E)."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def only(self, silo: str) -> "Samples":
+        """Return what one silo has by itself."""
+        return Samples({silo: self.features[silo]}, self.labels)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients of one silo and who of them holds which sample."""
+
+    clients: tuple[str, ...]
+    """Names, ordered by the smallest sample number each client holds: an order nobody has to agree on."""
+    owner: Tensor
+    """For each sample the index of the client that holds it, shape (M,)."""
+
+    def counts(self) -> list[int]:
+        """Return how many samples each client holds."""
+        return torch.bincount(self.owner, minlength=len(self.clients)).tolist()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 21."""
+
+    order: Tensor
+    """Positions in the batch, grouped by client in roster order, ascending within each; shape (B,)."""
+    counts: tuple[int, ...]
+    """|ζ_{k,j}| for each client k; zero for a client with no rows in the batch."""
+
+    def __iter__(self) -> Iterator[tuple[int, slice]]:
+        """Yield every client that has rows, with the place of its rows in ``order``."""
+        start = 0
+        for client, count in enumerate(self.counts):
+            if count:
+                yield client, slice(start, start + count)
+            start += count
+
+
+def deal(batch: Tensor, roster: Roster) -> Shards:
+    """Find which rows of the batch belong to which client, in O(B log B + K)."""
+    owners = roster.owner[batch]
+    order = torch.argsort(owners, stable=True)
+    return Shards(order, tuple(torch.bincount(owners, minlength=len(roster.clients)).tolist()))

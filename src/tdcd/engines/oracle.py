@@ -1,0 +1,23 @@
+"""The oracle as an engine: any job can be run by the pseudocode, to check or to learn."""
+
+from collections.abc import Mapping
+
+import torch
+
+from tdcd.core.network import Blocks
+from tdcd.core.oracle import oracle_round
+from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
+
+
+class OracleEngine:
+    """Run rounds by the plain pseudocode."""
+
+    def __init__(self, tasks: Mapping[str, SiloTask]) -> None:
+        self._tasks = tasks
+        self.paths = dict.fromkeys(tasks, "oracle: sample by sample, as in the pseudocode")
+
+    def round(self, blocks: Blocks, round_: Round) -> Blocks:
+        """See Engine."""
+        with torch.random.fork_rng(devices=[]):
+            return oracle_round(blocks, round_, self._tasks)

@@ -1,0 +1,56 @@
+"""Everything tdcd says to its user when something is wrong.
+
+    TdcdError
+    ├── JobError        a setting: unknown, of the wrong type, or in conflict with another
+    ├── DataError       features, labels or IDs that cannot be trained on
+    ├── ModelError      a silo's network that fails or has the wrong shape
+    ├── RunError        a run directory that is missing, damaged, or of another job
+    └── DivergedError   training left the finite numbers
+
+A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
+needs the traceback. The command line prints it and exits with 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TdcdError(Exception):
+    """A problem that the user can solve, told in full by its message."""
+
+
+class JobError(TdcdError):
+    """A job file or a setting is wrong."""
+
+
+class DataError(TdcdError):
+    """Features, labels or IDs cannot be trained on."""
+
+
+class ModelError(TdcdError):
+    """A silo's network fails or has the wrong shape."""
+
+
+class RunError(TdcdError):
+    """A run directory is missing, damaged, in use, or belongs to another job."""
+
+
+class DivergedError(TdcdError):
+    """The weights or the loss are no longer finite numbers."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` or the list of what there is, to end a message about an unknown word."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; there is {listed(known)}" if known else ""
+
+
+def listed(words: Iterable[object], most: int = 5) -> str:
+    """Write a list for a sentence, cut after ``most`` of its words: ``a, b, c and 4 more``."""
+    texts = [str(word) for word in words]
+    if len(texts) > most:
+        return f"{', '.join(texts[:most])} and {len(texts) - most} more"
+    return ", ".join(texts)

@@ -1,0 +1,35 @@
+"""What a model specification is."""
+
+from abc import abstractmethod
+from math import prod
+
+from torch import nn
+
+from tdcd.errors import ModelError
+from tdcd.strict import Strict
+
+Shape = tuple[int, ...]
+
+
+class ModelSpec(Strict):
+    """Settings from which a silo's network is built."""
+
+    @abstractmethod
+    def module(self, shape: Shape, outputs: int) -> nn.Module:
+        """Build the network for rows of this shape that ends in ``outputs`` numbers, with fresh random weights.
+
+        Raises:
+            ModelError: rows of this shape do not fit this kind of network.
+        """
+
+
+def image(kind: str, shape: Shape) -> tuple[int, int, int]:
+    """Check that rows are images and return channels, height and width."""
+    if len(shape) != 3:
+        raise ModelError(f"a {kind} takes images (channels, height, width); the rows have shape {shape}")
+    return shape[0], shape[1], shape[2]
+
+
+def size(shape: Shape) -> int:
+    """Return how many numbers a row has."""
+    return prod(shape)

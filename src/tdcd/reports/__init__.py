@@ -1,0 +1,1 @@
+"""Pages about runs. Reads result files only; knows nothing of how they came to be."""

@@ -1,0 +1,59 @@
+"""A run as its files tell it."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdcd.errors import RunError
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run directory holds, read."""
+
+    path: Path
+    job: Mapping[str, Any]
+    federation: Mapping[str, Any]
+    history: tuple[Mapping[str, Any], ...]
+    sessions: tuple[Mapping[str, Any], ...]
+    result: Mapping[str, Any]
+    """Empty while the run is under way."""
+    alone: Mapping[str, "RunFiles"]
+    """Runs of single silos, by silo."""
+
+
+def read_run(path: Path) -> RunFiles:
+    """Read a run directory.
+
+    Raises:
+        RunError: it is not one, or a file of it is damaged; names the file.
+    """
+    if not (path / "job.toml").exists():
+        raise RunError(f"{path} is not a run: it has no job.toml")
+    parts = sorted(path.glob("alone/*/job.toml"))
+    return RunFiles(
+        path=path,
+        job=_read(path / "job.toml", tomllib.loads),
+        federation=_read(path / "federation.json", json.loads),
+        history=tuple(_read(path / "history.jsonl", _lines)),
+        sessions=tuple(_read(path / "environment.json", json.loads)),
+        result=_read(path / "result.json", json.loads) if (path / "result.json").exists() else {},
+        alone={file.parent.name: read_run(file.parent) for file in parts},
+    )
+
+
+def _lines(text: str) -> list[Any]:
+    """Parse JSON lines; a last line without its end is still being written."""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _read(path: Path, parse: Any) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RunError(f"{path}: missing; the run was stopped before it began") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: damaged: {error}") from error

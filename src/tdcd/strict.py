@@ -1,0 +1,41 @@
+"""The base of every settings class: frozen, no unknown keys, and errors that name the nearest right key."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from tdcd.errors import nearest
+
+
+class Strict(BaseModel):
+    """Settings that are checked once, when they are read, and never change after."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            for key in values:
+                if key not in cls.model_fields:
+                    hint = nearest(str(key), cls.model_fields)
+                    raise PydanticCustomError(
+                        "unknown_key", "unknown key '{key}'{hint}", {"key": str(key), "hint": hint}
+                    )
+        return values
+
+
+def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield a line for each problem: ``training.rounds: should be greater than 0 (is -3)``.
+
+    ``tags`` are names that pydantic adds to a place to say which member of a union it tried; users do not
+    write them, so they are left out.
+    """
+    for problem in error.errors(include_url=False):
+        place = ".".join(str(part) for part in problem["loc"] if part not in tags)
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if problem["type"] not in ("unknown_key", "missing", "value_error"):
+            message += f" (is {problem['input']!r})"
+        yield f"{place}: {message}" if place else message

@@ -1,0 +1,53 @@
+"""Files that a crash cannot leave half-written, and flat views of settings."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Replace a file in one step: at any moment the path holds the whole old or the whole new content."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename or a new file survive a power cut, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``("training.rate", 0.1)`` for every setting in nested tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name every setting that differs: ``training.rate: 0.1 there, 0.2 here``."""
+    before, after = dict(flat(old)), dict(flat(new))
+    return [
+        f"{key}: {before.get(key, 'not set')!s} there, {after.get(key, 'not set')!s} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]

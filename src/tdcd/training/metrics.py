@@ -1,0 +1,68 @@
+"""What a model's scores are worth, as fits the loss. Metrics that are undefined on a set are left out."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn import metrics
+from torch import Tensor
+
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+
+PRIMARY = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
+"""The metric that stands for all in displays."""
+
+Array = npt.NDArray[Any]
+
+
+def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the loss and the metrics of scores (M, E) against prepared labels."""
+    found = {"loss": float(objective.losses(scores.double(), _double(labels)).mean())}
+    y = labels.numpy()
+    predicted = objective.predictions(scores).numpy()
+    if isinstance(objective, CrossEntropy):
+        found |= _classes(scores, y, predicted)
+    elif isinstance(objective, BinaryCrossEntropy):
+        found |= _binary(scores[:, 0].double().numpy(), y.astype(np.int64), predicted)
+    else:
+        found |= _regression(y, predicted)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
+    found = {
+        "accuracy": metrics.accuracy_score(y, predicted),
+        "f1": metrics.f1_score(y, predicted, average="macro", zero_division=0),
+    }
+    classes = scores.shape[1]
+    if classes > 5:
+        best = scores.topk(5, dim=1).indices.numpy()
+        found["top5"] = float((best == y[:, np.newaxis]).any(1).mean())
+    if len(np.unique(y)) == classes:
+        probabilities = scores.double().softmax(-1).numpy()
+        hot = np.eye(classes, dtype=np.int64)[y]
+        found["auroc"] = metrics.roc_auc_score(hot, probabilities, average="macro")
+        found["auprc"] = metrics.average_precision_score(hot, probabilities, average="macro")
+    return found
+
+
+def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
+    found = {
+        "accuracy": metrics.accuracy_score(y, predicted),
+        "f1": metrics.f1_score(y, predicted, zero_division=0),
+    }
+    if len(np.unique(y)) == 2:
+        found["auroc"] = metrics.roc_auc_score(y, logits)
+        found["auprc"] = metrics.average_precision_score(y, logits)
+    return found
+
+
+def _regression(y: Array, predicted: Array) -> dict[str, float]:
+    found = {"mse": metrics.mean_squared_error(y, predicted)}
+    if len(y) > 1:
+        found["r2"] = metrics.r2_score(y, predicted)
+    return found
+
+
+def _double(labels: Tensor) -> Tensor:
+    return labels.double() if labels.is_floating_point() else labels

@@ -1,0 +1,86 @@
+"""What a training gives back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from tdcd.core.network import Blocks, Network
+from tdcd.core.objective import Objective
+from tdcd.core.topology import Samples
+from tdcd.data.federation import ArrayLike, to_tensor
+from tdcd.errors import DataError, listed
+from tdcd.training.evaluation import scores
+from tdcd.training.metrics import measure
+from tdcd.training.settings import Settings
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A line of the history: how good the global model is after a round."""
+
+    round: int
+    """Communication rounds so far."""
+    iteration: int
+    """Local steps so far: round × Q."""
+    seconds: float
+    """Wall time of the training so far, over all its sessions."""
+    train: Mapping[str, float]
+    """Loss and metrics on all training rows."""
+    test: Mapping[str, float] = field(default_factory=dict)
+    """Loss and metrics on all test rows; empty without a test set."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain dictionaries, as they stand in history.jsonl."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A trained federation."""
+
+    settings: Settings
+    networks: Mapping[str, Network]
+    blocks: Blocks
+    """The hubs' weights after the last round."""
+    history: tuple[Evaluation, ...]
+
+    @property
+    def objective(self) -> Objective:
+        """The loss it was trained with."""
+        return self.settings.objective
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Return each silo's network as an ordinary module with its trained weights, in evaluation mode."""
+        return {silo: network.with_weights(self.blocks[silo]) for silo, network in self.networks.items()}
+
+    def scores(self, features: Mapping[str, ArrayLike]) -> Tensor:
+        """Return the summed embeddings (M, E) of new samples; row i of every silo is the same sample."""
+        missing = sorted(set(self.networks) - set(features))
+        if missing:
+            raise DataError(f"predicting needs the features of every silo; missing: {listed(missing)}")
+        tensors = {silo: cast(to_tensor(features[silo], f"silo '{silo}'"), self.settings) for silo in self.networks}
+        rows = {silo: len(x) for silo, x in tensors.items()}
+        if len(set(rows.values())) > 1:
+            raise DataError(f"the silos have different numbers of rows: {rows}")
+        return scores(self.networks, self.blocks, tensors)
+
+    def predict(self, features: Mapping[str, ArrayLike]) -> Tensor:
+        """Return the predicted classes (M,), or values (M, E) for a regression."""
+        return self.objective.predictions(self.scores(features))
+
+    def probabilities(self, features: Mapping[str, ArrayLike]) -> Tensor:
+        """Return probabilities: (M, classes), or (M,) of the positive class."""
+        return self.objective.probabilities(self.scores(features))
+
+    def evaluate(self, samples: Samples) -> dict[str, float]:
+        """Return the loss and the metrics on labelled samples."""
+        found = self.scores(samples.features)
+        labels = self.objective.prepare(samples.labels, found.shape[1], self.settings.dtype)
+        return measure(self.objective, found, labels)
+
+
+def cast(features: Tensor, settings: Settings) -> Tensor:
+    """Return features in the training's precision; whole numbers (such as tokens) stay what they are."""
+    return features.to(settings.dtype) if features.is_floating_point() else features

@@ -1,0 +1,89 @@
+"""The settings of a training: one class for the job file's ``[training]`` table and for Python."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from tdcd.core.average import Averaging
+from tdcd.core.client import LocalSteps
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.errors import JobError
+from tdcd.strict import Strict
+from tdcd.training.schedules import Constant, Schedule
+
+Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(Strict):
+    """How to train. The defaults are the paper's algorithm without extras."""
+
+    loss: Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
+    """What to minimise over the summed embeddings."""
+    rounds: Count
+    """R, the number of communication rounds."""
+    local_steps: Count = 1
+    """Q, gradient steps at every client between two exchanges; T = Q·R iterations in all."""
+    batch_size: Count | Literal["full"] = "full"
+    """Samples in a round's mini-batch over all clients of a silo; "full" takes every sample in every round."""
+    rate: Positive
+    """η, the learning rate."""
+    schedule: Schedule = Constant()
+    """How the rate changes over the rounds."""
+    averaging: Averaging = "uniform"
+    """"uniform": every client counts the same, as in the paper. "samples": by its rows in the batch."""
+    positive_weight: Positive = 1.0
+    """Weight of a positive row; for the binary loss only."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of the local steps, reset each round."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip_norm: Positive | None = None
+    """Largest norm of a client's gradient."""
+    precision: Literal["float32", "float64"] = "float32"
+    seed: Annotated[int, Field(ge=0)] = 2021
+    """Draws the first weights and every mini-batch."""
+    evaluate_every: Count = 10
+    """Rounds between two evaluations on all training and test rows; the first and last are always evaluated."""
+    checkpoint_every: Count = 50
+    """Rounds between two checkpoints."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if self.positive_weight != 1 and self.loss != "binary-cross-entropy":
+            raise ValueError(f"positive_weight goes with the loss binary-cross-entropy, not {self.loss}")
+        return self
+
+    @property
+    def objective(self) -> Objective:
+        """The loss."""
+        if self.loss == "cross-entropy":
+            return CrossEntropy()
+        if self.loss == "binary-cross-entropy":
+            return BinaryCrossEntropy(self.positive_weight)
+        return SquaredError()
+
+    @property
+    def steps(self) -> LocalSteps:
+        """What a client does in a round."""
+        return LocalSteps(self.local_steps, self.momentum, self.weight_decay, self.clip_norm)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of all weights and features."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    def rate_of(self, number: int) -> float:
+        """Return the learning rate of round ``number`` of 1 … R."""
+        return self.schedule.rate(self.rate, number, self.rounds, self.local_steps)
+
+    def batch_of(self, samples: int) -> int:
+        """Return the batch size for a training set of so many samples."""
+        if self.batch_size == "full":
+            return samples
+        if self.batch_size > samples:
+            raise JobError(
+                f"training.batch_size: {self.batch_size} is more than the {samples} training samples; "
+                f'set it to {samples} or fewer, or to "full"'
+            )
+        return self.batch_size

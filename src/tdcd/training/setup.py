@@ -1,0 +1,165 @@
+"""Before the first round: build the networks, check that everything fits together, say clearly when not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Samples
+from tdcd.data.federation import ArrayLike, Federation
+from tdcd.errors import DataError, ModelError, listed, nearest
+from tdcd.models import ModelSpec, build
+from tdcd.training.result import cast
+from tdcd.training.settings import Settings
+
+Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
+"""A specification for all silos, or a specification or module for each. A module brings its own weights."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training that is ready to start."""
+
+    tasks: Mapping[str, SiloTask]
+    networks: Mapping[str, Network]
+    train: Samples
+    test: Samples | None
+    width: int
+    """E, the width of the embeddings."""
+
+
+def prepare(federation: Federation, models: Models, settings: Settings, test: Samples | None) -> Setup:
+    """Fit networks, features and labels together.
+
+    Raises:
+        DataError, ModelError: they do not fit; the message names the silo and says how.
+    """
+    chosen = _one_each(models, federation.silos)
+    train = _cast(federation.samples, settings)
+    if test is not None:
+        _same_shapes(train, test)
+        test = _cast(Samples({silo: test.features[silo] for silo in federation.silos}, test.labels), settings)
+    objective = settings.objective
+    outputs = max(objective.width(part.labels) for part in (train, test) if part is not None)
+    networks = {
+        silo: _network(silo, chosen[silo], train.features[silo], outputs, settings) for silo in federation.silos
+    }
+    widths = {silo: _width(silo, networks[silo], train.features[silo]) for silo in networks}
+    if len(set(widths.values())) > 1:
+        raise ModelError(
+            f"embedding widths differ between silos: {listed((f'{s} {w}' for s, w in widths.items()), most=16)}; "
+            "the embeddings are added up, so every silo's network must end in the same number of outputs"
+        )
+    width = next(iter(widths.values()))
+    train = _labelled(train, width, settings)
+    test = _labelled(test, width, settings) if test else None
+    tasks = {
+        silo: SiloTask(
+            silo=silo,
+            network=networks[silo],
+            features=train.features[silo],
+            labels=train.labels,
+            roster=federation.rosters[silo],
+            objective=objective,
+            steps=settings.steps,
+            averaging=settings.averaging,
+            seed=settings.seed,
+        )
+        for silo in federation.silos
+    }
+    return Setup(tasks, networks, train, test, width)
+
+
+def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping[str, ArrayLike]] | None) -> Blocks:
+    """Return every hub's first block θ_j⁰: the networks' own weights, or those given."""
+    own = {silo: network.initial() for silo, network in networks.items()}
+    if given is None:
+        return own
+    tensors = {
+        silo: {name: torch.as_tensor(np.array(value)) for name, value in block.items()} for silo, block in given.items()
+    }
+    return fitted(tensors, own, "initial weights")
+
+
+def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) -> Blocks:
+    """Check that blocks have the silos, names and shapes of ``like`` and return them in its types."""
+    if set(blocks) != set(like):
+        raise ModelError(f"{what}: they are for the silos {listed(blocks)}, the federation has {listed(like)}")
+    result: dict[str, Block] = {}
+    for silo, own in like.items():
+        strange = sorted(set(blocks[silo]) ^ set(own))
+        if strange:
+            raise ModelError(f"{what}, silo '{silo}': these weights are not in both: {listed(strange)}")
+        for name, tensor in own.items():
+            if blocks[silo][name].shape != tensor.shape:
+                raise ModelError(
+                    f"{what}, silo '{silo}': '{name}' has shape {tuple(blocks[silo][name].shape)}, "
+                    f"the network's has {tuple(tensor.shape)}"
+                )
+        result[silo] = {name: blocks[silo][name].to(tensor.dtype) for name, tensor in own.items()}
+    return result
+
+
+def _one_each(models: Models, silos: tuple[str, ...]) -> Mapping[str, ModelSpec | nn.Module]:
+    if not isinstance(models, Mapping):
+        return dict.fromkeys(silos, models)
+    for name in models:
+        if name not in silos:
+            raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
+    missing = [silo for silo in silos if silo not in models]
+    if missing:
+        raise ModelError(f"no model is given for silo {listed(missing)}")
+    return models
+
+
+def _network(silo: str, model: ModelSpec | nn.Module, rows: Tensor, outputs: int, settings: Settings) -> Network:
+    if isinstance(model, ModelSpec):
+        model = build(model, silo, tuple(rows.shape[1:]), outputs, settings.seed)
+    return Network(model, settings.dtype)
+
+
+def _width(silo: str, network: Network, rows: Tensor) -> int:
+    """Embed two rows to see that the network works; return how wide its embedding is."""
+    some = rows[:2]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            embedding = network(network.initial(), some, training=False)
+    except Exception as error:
+        hint = ""
+        if not rows.is_floating_point():
+            hint = f". Its rows are {rows.dtype}: most layers want floating-point numbers, so convert them"
+        raise ModelError(
+            f"silo '{silo}': its network fails on rows of shape {tuple(rows.shape[1:])}: "
+            f"{type(error).__name__}: {error}{hint}"
+        ) from error
+    if not isinstance(embedding, Tensor) or embedding.ndim != 2 or len(embedding) != len(some):
+        shape = tuple(embedding.shape) if isinstance(embedding, Tensor) else type(embedding).__name__
+        raise ModelError(
+            f"silo '{silo}': its network returned {shape} for {len(some)} rows; "
+            f"it must return a tensor of shape ({len(some)}, outputs)"
+        )
+    return embedding.shape[1]
+
+
+def _same_shapes(train: Samples, test: Samples) -> None:
+    missing = sorted(set(train.features) - set(test.features))
+    if missing:
+        raise DataError(f"test set: no rows for silo {listed(missing)}")
+    for silo, rows in train.features.items():
+        if test.features[silo].shape[1:] != rows.shape[1:]:
+            raise DataError(
+                f"test set: rows of silo '{silo}' have shape {tuple(test.features[silo].shape[1:])}, "
+                f"its training rows {tuple(rows.shape[1:])}"
+            )
+
+
+def _labelled(samples: Samples, width: int, settings: Settings) -> Samples:
+    return Samples(samples.features, settings.objective.prepare(samples.labels, width, settings.dtype))
+
+
+def _cast(samples: Samples, settings: Settings) -> Samples:
+    return Samples({silo: cast(x, settings) for silo, x in samples.features.items()}, samples.labels)
