@@ -121,7 +121,7 @@ class Spoken(Display):
         """See Observer."""
         super().started(done, rounds, paths)
         for silo, why in paths.items():
-            self.console.print(f"  {silo} is computed by {why}", style="dim", highlight=False)
+            self.console.print(f"  {silo}: {why}", style="dim", highlight=False)
         if done >= rounds:
             self.console.print(f"  finished before: {done} of {rounds} rounds", highlight=False)
         elif done:

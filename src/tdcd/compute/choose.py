@@ -31,23 +31,23 @@ def choose(task: SiloTask, wanted: Path = "auto") -> tuple[Compute, str]:
         ModelError: the path was asked for by name and the silo's network cannot take it.
     """
     if wanted == "loop":
-        return Loop(task), "loop, as asked"
+        return Loop(task), "loop (as asked)"
     if wanted == "stacked":
         trouble = _stacking_fails(task)
         if trouble:
             raise ModelError(
                 f"silo '{task.silo}': its network cannot be computed stacked ({trouble}); use compute = \"auto\""
             )
-        return Stacked(task), "stacked, as asked"
+        return Stacked(task), "stacked (as asked)"
     layers = list(task.network.module.modules())
     if any(isinstance(layer, _RECURRENT) for layer in layers):
-        return Loop(task), "loop: recurrent layers do not stack"
+        return Loop(task), "loop (recurrent layers do not stack)"
     if any(isinstance(layer, _CONVOLUTION) for layer in layers):
-        return Loop(task), "loop: convolutions are faster one client at a time"
+        return Loop(task), "loop (convolutions are faster one client at a time)"
     trouble = _stacking_fails(task)
     if trouble:
-        return Loop(task), f"loop: the network does not stack ({trouble})"
-    return Stacked(task), "stacked: many clients in one pass"
+        return Loop(task), f"loop (the network does not stack: {trouble})"
+    return Stacked(task), "stacked (many clients in one pass)"
 
 
 def _stacking_fails(task: SiloTask) -> str:

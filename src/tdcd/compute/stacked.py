@@ -24,7 +24,7 @@ CHUNK = 32
 """Clients computed together: enough to fill the machine, few enough to bound memory whatever K is."""
 
 _ROWWISE = (
-    nn.Linear, nn.Bilinear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
+    nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
     nn.Sigmoid, nn.Softplus, nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
 )  # fmt: skip
 
@@ -103,7 +103,12 @@ def stack(block: Block, clients: int) -> Block:
 
 
 def rows_are_independent(module: nn.Module) -> bool:
-    """Tell whether surely no row of a batch influences another's embedding."""
-    if isinstance(module, nn.Sequential) or getattr(module, "rows_are_independent", False):
-        return all(rows_are_independent(child) for child in module.children())
+    """Tell whether surely no row of a batch influences another's embedding.
+
+    Only torch's own layers, unaltered, are sure: a class of the user's, or a hook, could do anything.
+    """
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False
+    if type(module) is nn.Sequential:
+        return all(rows_are_independent(child) for child in module)
     return type(module) in _ROWWISE

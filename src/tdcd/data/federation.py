@@ -1,6 +1,7 @@
 """A federation's data: every silo's rows, joined by ID, and who holds them."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,9 @@ class Federation:
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {listed(_doubles(np.array(names)))}")
+        for name in names:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                raise DataError(f"silo '{name}': a name is made of letters, digits, dots, dashes and underscores")
         y = to_tensor(labels, "labels")
         row_ids = {silo.name: _row_ids(silo) for silo in silos}
         common = np.sort(row_ids[names[0]])
@@ -173,9 +177,9 @@ def _same_ids(common: Array, ids: Array, here: str, there: str) -> None:
     if len(missing) or len(extra):
         parts = []
         if len(missing):
-            parts.append(f"{there} lacks {len(missing)} IDs of {here}: {listed(missing)}")
+            parts.append(f"{len(missing)} are not in {there}: {listed(missing)}")
         if len(extra):
-            parts.append(f"{here} lacks {len(extra)} IDs of {there}: {listed(extra)}")
+            parts.append(f"{len(extra)} are not in {here}: {listed(extra)}")
         raise DataError(f"IDs differ between {here} and {there}: {'; '.join(parts)}. Train on the IDs that all have")
     if len(ids) != len(common):
         raise DataError(f"{there}: IDs that occur several times: {listed(_doubles(ids))}")

@@ -15,7 +15,7 @@ class OracleEngine:
 
     def __init__(self, tasks: Mapping[str, SiloTask]) -> None:
         self._tasks = tasks
-        self.paths = dict.fromkeys(tasks, "oracle: sample by sample, as in the pseudocode")
+        self.paths = dict.fromkeys(tasks, "oracle (sample by sample, as in the pseudocode)")
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""

@@ -22,6 +22,17 @@ class ModelSpec(Strict):
             ModelError: rows of this shape do not fit this kind of network.
         """
 
+    def told(self) -> str:
+        """Describe the network in a few words: ``mlp, hidden 64 32``."""
+        options = self.model_dump()
+        words = [str(options.pop("kind"))]
+        for name, value in options.items():
+            if value not in ({}, False):
+                words.append(
+                    f"{name.replace('_', ' ')} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+                )
+        return ", ".join(words)
+
 
 def image(kind: str, shape: Shape) -> tuple[int, int, int]:
     """Check that rows are images and return channels, height and width."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: distinct to colour-blind readers."""
@@ -54,6 +54,9 @@ def curves(name: str, curves: Sequence[Curve], x: str, y: str, *, logarithmic: b
         axes.set_ylabel(y)
         if logarithmic:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if len(curves) > 1:
             axes.legend(frameon=False)

@@ -33,15 +33,16 @@ def read_run(path: Path) -> RunFiles:
     """
     if not (path / "job.toml").exists():
         raise RunError(f"{path} is not a run: it has no job.toml")
-    parts = sorted(path.glob("alone/*/job.toml"))
+    federation = _read(path / "federation.json", json.loads)
+    parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
     return RunFiles(
         path=path,
         job=_read(path / "job.toml", tomllib.loads),
-        federation=_read(path / "federation.json", json.loads),
+        federation=federation,
         history=tuple(_read(path / "history.jsonl", _lines)),
         sessions=tuple(_read(path / "environment.json", json.loads)),
         result=_read(path / "result.json", json.loads) if (path / "result.json").exists() else {},
-        alone={file.parent.name: read_run(file.parent) for file in parts},
+        alone={part.name: read_run(part) for part in parts if (part / "federation.json").exists()},
     )
 
 

@@ -68,7 +68,7 @@ def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
         yield "training loss", _number(last["train"]["loss"])
         yield "rounds", f"{last['round']:,}"
         yield "local steps", f"{last['iteration']:,}"
-        yield "time", str(timedelta(seconds=round(last["seconds"])))
+        yield "time", _duration(last["seconds"])
     yield "silos", str(len(run.federation["silos"]))
     yield "clients", f"{sum(len(silo['clients']) for silo in run.federation['silos']):,}"
     yield "samples", f"{run.federation['samples']:,}"
@@ -117,6 +117,10 @@ def _silo(silo: Mapping[str, Any]) -> dict[str, str]:
         "parameters": f"{silo['parameters']:,}",
         "compute": silo["compute"],
     }
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
 def _number(value: float | None) -> str:

@@ -7,47 +7,45 @@ from typing import Any
 
 SHOWN = 12
 """Clients drawn for a silo; a larger one is told in words."""
-SIDE = 480.0
+
+Point = tuple[float, float]
 
 
 def topology(silos: Sequence[Mapping[str, Any]]) -> str:
     """Draw silos (as federation.json has them) as an ``<svg>`` element."""
     largest = max(client["rows"] for silo in silos for client in silo["clients"])
-    ring = 0.0 if len(silos) == 1 else 105.0 if len(silos) < 8 else 130.0
-    hubs = [_around(index, len(silos), ring) for index in range(len(silos))]
-    lines, dots, labels = [], [], []
-    for index, (x, y) in enumerate(hubs):
-        for across, up in hubs[index + 1 :]:
-            lines.append(f'<path class="peer" d="M{x:.1f} {y:.1f}L{across:.1f} {up:.1f}"/>')
-    for silo, (x, y), index in zip(silos, hubs, range(len(silos)), strict=True):
+    crowded = len(silos) > 7
+    hubs = [_hub(index, len(silos)) for index in range(len(silos))]
+    edges, dots, words = [], [], []
+    points = [(x, y + 45) for x, y in hubs]
+    for index, hub in enumerate(hubs):
+        edges += [_edge("peer", hub, other) for other in hubs[index + 1 :]]
+    for index, (silo, hub) in enumerate(zip(silos, hubs, strict=True)):
         clients = silo["clients"][:SHOWN]
-        for (cx, cy), client in zip(_fan(index, len(silos), len(clients), (x, y)), clients, strict=True):
-            radius = 4 + 7 * sqrt(client["rows"] / largest)
-            lines.append(f'<path class="spoke" d="M{x:.1f} {y:.1f}L{cx:.1f} {cy:.1f}"/>')
-            told = escape(f"{client['name']}: {client['rows']} rows")
-            dots.append(
-                f'<circle class="client" cx="{cx:.1f}" cy="{cy:.1f}" r="{radius:.1f}"><title>{told}</title></circle>'
-            )
+        places = _fan(index, len(silos), len(clients), hub)
+        points += places
+        for place, client in zip(places, clients, strict=True):
+            edges.append(_edge("spoke", hub, place))
+            dots.append(_dot("client", place, 4 + 7 * sqrt(client["rows"] / largest), _told(client)))
+        dots.append(_dot("hub", hub, 15, silo["name"]))
         count = len(silo["clients"])
-        dots.append(f'<circle class="hub" cx="{x:.1f}" cy="{y:.1f}" r="15"/>')
-        name = escape(silo["name"])
-        labels.append(
-            f'<text x="{x:.1f}" y="{y + 31:.1f}">{name}</text>'
-            f'<text class="small" x="{x:.1f}" y="{y + 46:.1f}">{count} client{"s" if count != 1 else ""}</text>'
-            if len(silos) < 8
-            else f'<text class="small" x="{x:.1f}" y="{y + 5:.1f}">{name}</text>'
-        )
+        if crowded:
+            words.append(_word("small", hub, 5, silo["name"]))
+        else:
+            words.append(_word("small", hub, 46, f"{count} client{'s' if count != 1 else ''}"))
+            words.append(_word("", hub, 31, silo["name"]))
     total = sum(len(silo["clients"]) for silo in silos)
     told = f"{len(silos)} hubs joined with each other, {total} clients around them"
     return (
-        f'<svg class="topology" viewBox="0 0 {SIDE:.0f} {SIDE:.0f}" role="img" aria-label="{told}">'
-        f"{''.join(lines)}{''.join(dots)}{''.join(labels)}</svg>"
+        f'<svg class="topology" viewBox="{_box(points)}" role="img" aria-label="{told}">'
+        f"{''.join(edges)}{''.join(dots)}{''.join(words)}</svg>"
     )
 
 
-def _around(index: int, silos: int, ring: float) -> tuple[float, float]:
+def _hub(index: int, silos: int) -> Point:
+    ring = 0.0 if silos == 1 else 100.0 if silos < 8 else 130.0
     angle = _angle(index, silos)
-    return SIDE / 2 + ring * cos(angle), SIDE / 2 + ring * sin(angle)
+    return ring * cos(angle), ring * sin(angle)
 
 
 def _angle(index: int, silos: int) -> float:
@@ -55,18 +53,38 @@ def _angle(index: int, silos: int) -> float:
     return pi + pi * index if silos == 2 else -pi / 2 + 2 * pi * index / silos
 
 
-def _fan(index: int, silos: int, clients: int, hub: tuple[float, float]) -> list[tuple[float, float]]:
-    """Place clients on an arc outside their hub."""
+def _fan(index: int, silos: int, clients: int, hub: Point) -> list[Point]:
+    """Place clients on an arc outside their hub, all around a hub that has no peers."""
     x, y = hub
+    reach = 110.0 if silos < 8 else 85.0
     if silos == 1:
         angles = [2 * pi * k / clients - pi / 2 for k in range(clients)]
-        return [(x + 150 * cos(a), y + 150 * sin(a)) for a in angles]
-    spread = min(pi * 1.1, 2 * pi / silos * 1.5)
-    middle = _angle(index, silos)
-    steps = [0.0] if clients == 1 else [k / (clients - 1) - 0.5 for k in range(clients)]
-    reach = 105.0 if silos < 8 else 85.0
-    places = []
-    for k, step in enumerate(steps):
-        far = reach + (12 if k % 2 and clients > 7 else 0)
-        places.append((x + far * cos(middle + step * spread), y + far * sin(middle + step * spread)))
-    return places
+    else:
+        spread = min(pi, 2 * pi / silos * 1.5)
+        steps = [0.0] if clients == 1 else [k / (clients - 1) - 0.5 for k in range(clients)]
+        angles = [_angle(index, silos) + step * spread for step in steps]
+    return [(x + reach * cos(angle), y + reach * sin(angle)) for angle in angles]
+
+
+def _box(points: Sequence[Point], margin: float = 45.0) -> str:
+    """Return the view box around all points, with room for names at the sides."""
+    left, right = min(x for x, _ in points) - margin, max(x for x, _ in points) + margin
+    top, bottom = min(y for _, y in points) - margin / 2, max(y for _, y in points) + margin / 2
+    return f"{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}"
+
+
+def _edge(kind: str, start: Point, end: Point) -> str:
+    return f'<path class="{kind}" d="M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"/>'
+
+
+def _dot(kind: str, place: Point, radius: float, told: str) -> str:
+    title = f"<title>{escape(told)}</title>"
+    return f'<circle class="{kind}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:.1f}">{title}</circle>'
+
+
+def _word(kind: str, place: Point, below: float, text: str) -> str:
+    return f'<text class="{kind}" x="{place[0]:.1f}" y="{place[1] + below:.1f}">{escape(text)}</text>'
+
+
+def _told(client: Mapping[str, Any]) -> str:
+    return f"{client['name']}: {client['rows']} rows"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tdcd.core.network import Blocks, Network
+from tdcd.core.network import Blocks, Network, copy_block
 
 PIECE = 1024
 """Rows embedded at a time."""
@@ -16,7 +16,7 @@ def scores(networks: Mapping[str, Network], blocks: Blocks, features: Mapping[st
     total: Tensor | None = None
     with torch.no_grad():
         for silo in sorted(networks):
-            network, block = networks[silo], blocks[silo]
+            network, block = networks[silo], copy_block(blocks[silo])  # a module may write to its buffers
             pieces = [network(block, rows, training=False) for rows in torch.split(features[silo], PIECE)]
             embedding = torch.cat(pieces)
             total = embedding if total is None else total.add_(embedding)

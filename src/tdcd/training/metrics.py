@@ -25,7 +25,7 @@ def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, f
     elif isinstance(objective, BinaryCrossEntropy):
         found |= _binary(scores[:, 0].double().numpy(), y.astype(np.int64), predicted)
     else:
-        found |= _regression(y, predicted)
+        found |= _regression(y.astype(np.float64), predicted.astype(np.float64))
     return {name: float(value) for name, value in found.items()}
 
 

@@ -30,6 +30,8 @@ class Setup:
     test: Samples | None
     width: int
     """E, the width of the embeddings."""
+    told: Mapping[str, str]
+    """Each silo's network in a few words."""
 
 
 def prepare(federation: Federation, models: Models, settings: Settings, test: Samples | None) -> Setup:
@@ -71,7 +73,10 @@ def prepare(federation: Federation, models: Models, settings: Settings, test: Sa
         )
         for silo in federation.silos
     }
-    return Setup(tasks, networks, train, test, width)
+    told = {
+        silo: model.told() if isinstance(model, ModelSpec) else type(model).__name__ for silo, model in chosen.items()
+    }
+    return Setup(tasks, networks, train, test, width, told)
 
 
 def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping[str, ArrayLike]] | None) -> Blocks:
@@ -80,9 +85,13 @@ def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping
     if given is None:
         return own
     tensors = {
-        silo: {name: torch.as_tensor(np.array(value)) for name, value in block.items()} for silo, block in given.items()
+        silo: {name: _weights(value) for name, value in block.items()} for silo, block in given.items()
     }
     return fitted(tensors, own, "initial weights")
+
+
+def _weights(value: ArrayLike) -> Tensor:
+    return value.detach().clone() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) -> Blocks:

@@ -178,7 +178,7 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
             {
                 "name": silo,
                 "row_shape": list(task.features.shape[1:]),
-                "network": type(task.network.module).__name__,
+                "network": setup.told[silo],
                 "parameters": sum(p.numel() for p in task.network.module.parameters()),
                 "compute": engine.paths[silo],
                 "clients": [

@@ -1,0 +1,30 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcd.core.round import sum_of_others
+from tdcd.core.topology import Roster, deal
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.data())
+def test_a_batch_is_dealt_to_its_owners(clients: int, samples: int, data: st.DataObject) -> None:
+    owner = torch.tensor(data.draw(st.lists(st.integers(0, clients - 1), min_size=samples, max_size=samples)))
+    batch = torch.tensor(sorted(data.draw(st.sets(st.integers(0, samples - 1), min_size=1))))
+    shards = deal(batch, Roster(tuple(map(str, range(clients))), owner))
+    assert sorted(shards.order.tolist()) == list(range(len(batch)))
+    assert len(shards.counts) == clients
+    seen = []
+    for client, part in shards:
+        mine = batch[shards.order[part]].tolist()
+        assert mine == [p for p in batch.tolist() if owner[p] == client]
+        assert len(mine) == shards.counts[client] > 0
+        seen += mine
+    assert sorted(seen) == batch.tolist()
+
+
+def test_sum_of_others_leaves_out_ones_own() -> None:
+    phi = {"b": torch.tensor([[1.0]]), "a": torch.tensor([[10.0]]), "c": torch.tensor([[100.0]])}
+    assert sum_of_others(phi, "a").item() == 101
+    assert sum_of_others(phi, "b").item() == 110
+    assert sum_of_others({"a": phi["a"]}, "a").item() == 0
+    assert phi["a"].item() == 10

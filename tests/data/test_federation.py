@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+
+from tdcd import DataError, Federation, Silo, samples
+
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 1, 0])
+NAN = X.copy()
+NAN[2, 1] = np.nan
+NAN[4, 0] = np.inf
+IDS = ["f", "b", "d", "a", "c", "e"]
+
+
+def test_rows_are_joined_by_id() -> None:
+    order = np.array([5, 3, 0, 1, 4, 2])
+    federation = Federation.from_silos(
+        [
+            Silo("bank", X, {"north": ["a", "b"], "south": ["c", "d", "e", "f"]}, IDS),
+            Silo("insurer", 10 * X[order], [["f", "a", "c"], ["b", "e", "d"]], [IDS[i] for i in order]),
+        ],
+        Y[order],
+        [IDS[i] for i in order],
+    )
+    assert federation.ids.tolist() == ["a", "b", "c", "d", "e", "f"]
+    expected = X[np.argsort(IDS)]
+    assert federation.samples.features["bank"].numpy().tolist() == expected.tolist()
+    assert federation.samples.features["insurer"].numpy().tolist() == (10 * expected).tolist()
+    assert federation.samples.labels.tolist() == Y[np.argsort(IDS)].tolist()
+    assert federation.rosters["bank"].clients == ("north", "south")
+    assert federation.rosters["bank"].owner.tolist() == [0, 0, 1, 1, 1, 1]
+    assert federation.rosters["insurer"].owner.tolist() == [0, 1, 0, 1, 1, 0]
+    assert federation.rosters["insurer"].counts() == [3, 3]
+    assert federation.only("bank").silos == ("bank",)
+    assert federation.numbers(["c", "a"]).tolist() == [0, 2]
+    assert len(federation) == 6
+
+
+def test_features_are_held_once() -> None:
+    rows = np.zeros((6, 2), dtype=np.float32)
+    federation = Federation.from_silos([Silo("a", rows, [range(6)])], Y)
+    assert np.shares_memory(federation.samples.features["a"].numpy(), rows)
+
+
+def silo(**changes: object) -> Silo:
+    return Silo(**{"name": "bank", "features": X, "clients": [range(3), range(3, 6)], **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("silos", "labels", "says"),
+    [
+        ([], Y, "at least one silo"),
+        ([silo(), silo()], Y, "two silos have the same name: bank"),
+        ([silo(name="a/b")], Y, "silo 'a/b': a name"),
+        ([silo(features=NAN)], Y, r"silo 'bank': NaN or infinite numbers in 2 of 6 rows \(row 2, 4\)"),
+        ([silo(features=[["x"]] * 6)], Y, "silo 'bank': not numbers"),
+        ([silo(features=np.zeros((0, 2)))], Y, "silo 'bank': no rows"),
+        ([silo()], [0, 1, np.nan, 1, 0, 1], r"labels: NaN or infinite numbers in 1 of 6 rows \(row 2\)"),
+        ([silo()], Y[:5], "IDs differ between silo 'bank' and the labels: 1 are not in the labels: 5"),
+        ([silo(clients=[range(6), []])], Y, "silo 'bank', client '1': it holds no rows"),
+        ([silo(clients=[])], Y, "silo 'bank': it needs at least one client"),
+        ([silo(clients={"n": [0, 1, 2, 3], "s": [3, 4, 5, 1]})], Y, "two clients, 'n' and 's': 3, 1;"),
+        ([silo(clients=[[0, 1, 2, 2], [3, 4, 5]])], Y, "client '0': IDs listed several times: 2"),
+        ([silo(clients=[[0, 1], [3, 4, 5]])], Y, "silo 'bank': 1 IDs that no client holds: 2"),
+        ([silo(clients=[range(6), [77]])], Y, "client '1': IDs without a row of features: 77"),
+        ([silo(clients=[range(6), ["x"]])], Y, "client '1': its IDs are texts, the silo's numbers"),
+        ([silo(clients=[[0.5, 1.5]])], Y, "client '0': IDs must be"),
+        ([silo(ids=[0, 1, 2, 3, 4])], Y, "6 rows of features but 5 IDs"),
+        ([silo(ids=[0, 1, 2, 3, 4, 4])], Y, "IDs that stand for several rows: 4"),
+        ([silo(), silo(name="b", ids=[0, 1, 2, 3, 4, 9])], Y, "1 are not in silo 'b': 5; 1 are not in silo 'bank': 9"),
+        ([silo(), silo(name="b", ids=IDS)], Y, "IDs differ: silo 'bank' has numbers, silo 'b' has texts"),
+    ],
+)
+def test_bad_data_is_named(silos: list[Silo], labels: object, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        Federation.from_silos(silos, labels)  # type: ignore[arg-type]
+
+
+def test_label_ids_must_fit() -> None:
+    with pytest.raises(DataError, match="6 labels and 2 label IDs"):
+        Federation.from_silos([silo()], Y, [1, 2])
+    with pytest.raises(DataError, match="the labels: IDs that occur several times: 0"):
+        Federation.from_silos([silo()], np.append(Y, 1), [0, 1, 2, 3, 4, 5, 0])
+
+
+def test_unknown_ids_in_a_batch() -> None:
+    federation = Federation.from_silos([silo()], Y)
+    with pytest.raises(DataError, match="batch 3 names IDs that the federation does not have: 6, 9"):
+        federation.numbers([1, 6, 9], "batch 3")
+    with pytest.raises(DataError, match="does not have: a"):
+        federation.numbers(["a"])
+
+
+def test_test_samples_must_fit() -> None:
+    assert len(samples({"a": X}, Y)) == 6
+    with pytest.raises(DataError, match="silo 'a' has 5 rows, and there are 6 labels"):
+        samples({"a": X[:5]}, Y)
+    with pytest.raises(DataError, match="test rows of silo 'a': NaN"):
+        samples({"a": NAN}, Y)
+
+
+def test_the_fingerprint_sees_every_part() -> None:
+    base = Federation.from_silos([silo()], Y)
+    assert base.fingerprint() == Federation.from_silos([silo(clients=[[5, 3, 4], [2, 0, 1]])], Y).fingerprint()
+    other = X.copy()
+    other[5, 1] += 1e-9
+    changed = [
+        Federation.from_silos([silo(features=other)], Y),
+        Federation.from_silos([silo(clients=[range(2), range(2, 6)])], Y),
+        Federation.from_silos([silo(name="bank2")], Y),
+        Federation.from_silos([silo(ids=range(1, 7), clients=[range(1, 4), range(4, 7)])], Y, range(1, 7)),
+        Federation.from_silos([silo()], 1 - Y),
+        Federation.from_silos([silo(features=torch.tensor(X).float())], Y),
+    ]
+    assert len({base.fingerprint(), *(f.fingerprint() for f in changed)}) == 7

@@ -1,0 +1,103 @@
+"""One contract for every engine and compute path: the oracle's numbers, for any federation."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from support import Problem, distance, problem, problems, same, stackable
+
+from tdcd.core.client import LocalSteps
+
+FAST = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", "odd")
+PATHS = ("auto", "loop", "stacked")
+
+
+@settings(max_examples=60)
+@given(problems(FAST))
+def test_default_engine_agrees_with_the_oracle(drawn: Problem) -> None:
+    assert distance(drawn.run(drawn.engine("auto"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
+
+
+@settings(max_examples=12)
+@given(problems(("resnet18", "cnn-batchnorm", "mlp")))
+def test_default_engine_agrees_with_the_oracle_on_deep_networks(drawn: Problem) -> None:
+    assert distance(drawn.run(drawn.engine("auto"), 1), drawn.run(drawn.engine("oracle"), 1)) < 1e-9
+
+
+@settings(max_examples=25)
+@given(problems(("linear", "mlp", "cnn", "cnn-batchnorm")))
+def test_stacked_path_agrees_with_the_oracle(drawn: Problem) -> None:
+    assert distance(drawn.run(drawn.engine("stacked"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
+
+
+@settings(max_examples=15)
+@given(problems(("linear", "mlp")))
+def test_loop_and_stacked_paths_agree(drawn: Problem) -> None:
+    assume(stackable(drawn))
+    assert distance(drawn.run(drawn.engine("loop"), 2), drawn.run(drawn.engine("stacked"), 2)) < 1e-9
+
+
+@pytest.mark.parametrize("path", ["oracle", *PATHS])
+@pytest.mark.parametrize("loss", ["ce", "bce", "se"])
+def test_a_round_changes_every_block_and_nothing_that_was_given(path: str, loss: str) -> None:
+    made = problem(["mlp", "linear"], [3, 2], loss=loss, outputs=1 if loss == "bce" else 3)
+    before, kept = made.initial(), made.initial()
+    after = made.engine(path).round(before, made.round(1))
+    assert same(before, kept)
+    for silo in before:
+        assert distance({silo: before[silo]}, {silo: after[silo]}) > 1e-4
+
+
+@pytest.mark.parametrize("path", ["oracle", *PATHS])
+def test_a_round_is_a_pure_function(path: str) -> None:
+    made = problem(["mlp", "cnn-batchnorm", "linear"], [3, 2, 4])
+    engine = made.engine(path)
+    blocks = engine.round(made.initial(), made.round(1))
+    torch.manual_seed(7)
+    engine.round(blocks, made.round(2))
+    assert same(blocks, engine.round(made.initial(), made.round(1)))
+
+
+@pytest.mark.parametrize("path", ["oracle", "auto"])
+def test_dropout_draws_from_the_round_and_leaves_the_global_stream_alone(path: str) -> None:
+    made = problem(["dropout", "dropout"], [3, 2])
+    engine = made.engine(path)
+    torch.manual_seed(1)
+    first = engine.round(made.initial(), made.round(1))
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(1))
+    again = engine.round(made.initial(), made.round(1))
+    assert same(first, again)
+    other = engine.round(made.initial(), made.round(2))
+    assert distance(first, other) > 0
+
+
+@pytest.mark.parametrize("path", ["oracle", "auto", "stacked"])
+def test_a_client_without_rows_in_the_batch_counts_with_the_hubs_weights(path: str) -> None:
+    """Two clients, one row in the batch: the uniform mean goes half as far, the weighted mean all the way."""
+    steps = LocalSteps(2)
+    uniform = problem(["linear"], [2], batch=1, steps=steps)
+    weighted = problem(["linear"], [2], batch=1, steps=steps, averaging="samples")
+    start = uniform.initial()["silo-0"]
+    half = uniform.run(uniform.engine(path), 1)["silo-0"]
+    whole = weighted.run(weighted.engine(path), 1)["silo-0"]
+    for name, weights in start.items():
+        assert torch.allclose(2 * (half[name] - weights), whole[name] - weights, atol=1e-12)
+
+
+def test_batchnorm_statistics_are_averaged_over_the_clients() -> None:
+    made = problem(["cnn-batchnorm"], [3], samples=12, batch=12, steps=LocalSteps(2))
+    after = made.run(made.engine("auto"), 1)["silo-0"]
+    task = made.tasks["silo-0"]
+    means = []
+    for k in range(3):
+        block = task.network.initial()
+        rows = (task.roster.owner == k).nonzero()[:, 0]
+        task.network(block, task.features[rows], training=True)
+        means.append(block["1.running_mean"])
+    once = torch.stack(means).mean(0)
+    one_step = problem(["cnn-batchnorm"], [3], samples=12, batch=12, steps=LocalSteps(1))
+    found = one_step.run(one_step.engine("auto"), 1)["silo-0"]["1.running_mean"]
+    assert torch.allclose(found, once, atol=1e-12)
+    assert after["1.num_batches_tracked"].item() == 2
+    assert after["1.num_batches_tracked"].dtype == torch.int64

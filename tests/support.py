@@ -1,0 +1,208 @@
+"""Small federations for tests: one place that makes them, from a seed or drawn by hypothesis."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tdcd.compute import Path, choose
+from tdcd.core.average import Averaging
+from tdcd.core.client import LocalSteps
+from tdcd.core.network import Blocks, Network
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.round import Round
+from tdcd.core.sampling import draw_batch
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Roster
+from tdcd.engines import Engine, LocalEngine, OracleEngine
+from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "linear": (5,),
+    "mlp": (4,),
+    "lstm": (6, 3),
+    "cnn": (1, 4, 3),
+    "cnn-batchnorm": (2, 5, 4),
+    "resnet18": (1, 16, 9),
+    "dropout": (5,),
+    "odd": (3,),
+}
+MODELS: dict[str, ModelSpec] = {
+    "linear": Linear(),
+    "mlp": MLP(hidden=[6, 5]),
+    "lstm": LSTM(hidden=3),
+    "cnn": CNN(channels=[3]),
+    "cnn-batchnorm": CNN(channels=[2, 3], batch_norm=True),
+    "resnet18": ResNet18(width=2),
+}
+
+
+class Odd(nn.Module):
+    """A user's module: a branch on the data, a frozen weight, an unused one, and rows that see each other."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(features, outputs)
+        self.frozen = nn.Parameter(torch.ones(outputs), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("scale", torch.full((1,), 2.0), persistent=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        calls = self.get_buffer("calls")
+        calls.add_(1)
+        embedding: Tensor = self.first(rows - rows.mean(0)) * self.frozen * self.get_buffer("scale")
+        return embedding.tanh() if embedding.sum().item() > 0 else embedding
+
+
+def module(kind: str, outputs: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        shape = SHAPES[kind]
+        if kind == "dropout":
+            return nn.Sequential(nn.Linear(shape[0], 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, outputs))
+        if kind == "odd":
+            return Odd(shape[0], outputs)
+        return MODELS[kind].module(shape, outputs)
+
+
+def objective_of(name: str) -> Objective:
+    return {"ce": CrossEntropy(), "bce": BinaryCrossEntropy(2.5), "se": SquaredError()}[name]
+
+
+def labels_for(objective: Objective, samples: int, outputs: int, generator: torch.Generator) -> Tensor:
+    if isinstance(objective, CrossEntropy):
+        return torch.randint(outputs, (samples,), generator=generator)
+    if isinstance(objective, BinaryCrossEntropy):
+        return torch.randint(2, (samples,), generator=generator).double()
+    return torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A federation ready to run, and how its rounds go."""
+
+    tasks: Mapping[str, SiloTask]
+    samples: int
+    batch: int
+    rate: float
+    seed: int
+
+    def initial(self) -> Blocks:
+        return {silo: task.network.initial() for silo, task in self.tasks.items()}
+
+    def round(self, number: int) -> Round:
+        return Round(number, draw_batch(self.seed, number, self.samples, self.batch), self.rate)
+
+    def run(self, engine: Engine, rounds: int) -> Blocks:
+        blocks = self.initial()
+        for number in range(1, rounds + 1):
+            blocks = engine.round(blocks, self.round(number))
+        return blocks
+
+    def engine(self, path: str) -> Engine:
+        return OracleEngine(self.tasks) if path == "oracle" else LocalEngine(self.tasks, _path(path))
+
+    def with_steps(self, steps: LocalSteps) -> "Problem":
+        return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
+
+
+def _path(path: str) -> Path:
+    assert path in ("auto", "loop", "stacked")
+    return path  # type: ignore[return-value]
+
+
+def stackable(problem: Problem) -> bool:
+    return all(choose(task)[1].startswith("stacked") for task in problem.tasks.values())
+
+
+def problem(
+    kinds: Sequence[str],
+    clients: Sequence[int],
+    *,
+    samples: int = 30,
+    batch: int = 12,
+    loss: str = "ce",
+    outputs: int = 3,
+    steps: LocalSteps | None = None,
+    averaging: Averaging = "uniform",
+    rate: float = 0.1,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Problem:
+    """Make a problem with random rows, each silo dealt independently; every client holds at least one row."""
+    generator = torch.Generator().manual_seed(seed)
+    objective = objective_of(loss)
+    labels = objective.prepare(labels_for(objective, samples, outputs, generator), outputs, dtype)
+    tasks = {}
+    for index, (kind, count) in enumerate(zip(kinds, clients, strict=True)):
+        silo = f"silo-{index}"
+        shuffled = torch.randperm(samples, generator=generator)
+        owner = torch.empty(samples, dtype=torch.long)
+        owner[shuffled] = torch.cat(
+            [torch.arange(count), torch.randint(count, (samples - count,), generator=generator)]
+        )
+        firsts = [int((owner == k).nonzero()[0]) for k in range(count)]
+        rank = torch.from_numpy(np.argsort(np.argsort(firsts)))
+        tasks[silo] = SiloTask(
+            silo=silo,
+            network=Network(module(kind, outputs, seed + index), dtype),
+            features=torch.randn(samples, *SHAPES[kind], generator=generator, dtype=dtype),
+            labels=labels,
+            roster=Roster(tuple(f"c{k}" for k in range(count)), rank[owner]),
+            objective=objective,
+            steps=steps or LocalSteps(3),
+            averaging=averaging,
+            seed=seed,
+        )
+    return Problem(tasks, samples, batch, rate, seed)
+
+
+@st.composite
+def problems(draw: st.DrawFn, kinds: Sequence[str]) -> Problem:
+    """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging and option."""
+    silos = draw(st.integers(1, 5))
+    samples = draw(st.integers(7, 40))
+    loss, outputs = draw(
+        st.one_of(
+            st.tuples(st.just("ce"), st.integers(2, 4)),
+            st.tuples(st.just("bce"), st.just(1)),
+            st.tuples(st.just("se"), st.integers(1, 3)),
+        )
+    )
+    plain = draw(st.booleans())
+    steps = LocalSteps(
+        count=draw(st.integers(1, 6)),
+        momentum=0.0 if plain else draw(st.sampled_from([0.0, 0.5])),
+        weight_decay=0.0 if plain else draw(st.sampled_from([0.0, 0.01])),
+        clip_norm=None if plain else draw(st.sampled_from([None, 0.3])),
+    )
+    return problem(
+        [draw(st.sampled_from(kinds)) for _ in range(silos)],
+        [draw(st.integers(1, 7)) for _ in range(silos)],
+        samples=samples,
+        batch=draw(st.integers(1, samples)),
+        loss=loss,
+        outputs=outputs,
+        steps=steps,
+        averaging=draw(st.sampled_from(("uniform", "samples"))),
+        seed=draw(st.integers(0, 10_000)),
+    )
+
+
+def distance(one: Blocks, two: Blocks) -> float:
+    """Return the largest difference of any weight."""
+    assert {silo: set(block) for silo, block in one.items()} == {silo: set(block) for silo, block in two.items()}
+    return max(
+        float((tensor.double() - two[silo][name].double()).abs().max())
+        for silo, block in one.items()
+        for name, tensor in block.items()
+    )
+
+
+def same(one: Blocks, two: Blocks) -> bool:
+    """Tell whether two global models are equal to the bit."""
+    return distance(one, two) == 0

@@ -1,0 +1,29 @@
+"""Every example runs, as its first lines say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_script(script: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert f"python examples/{script.name}" in script.read_text()
+
+
+@pytest.mark.parametrize("job", sorted(EXAMPLES.glob("*/job.toml")), ids=lambda path: path.parent.name)
+def test_job(job: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tdcd", "train", job, "--rounds", "3", "--out", tmp_path / "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+    again = [sys.executable, "-m", "tdcd", "train", "--resume", tmp_path / "run"]
+    done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"tdcd train examples/{job.parent.name}/job.toml" in job.read_text()

@@ -1,0 +1,66 @@
+"""Imports point left only: core <- models, data <- compute <- engines <- training <- experiments <- cli."""
+
+import ast
+from pathlib import Path
+
+import tdcd
+
+PACKAGE = Path(tdcd.__file__).parent
+BASE = {"errors", "strict"}
+BELOW: dict[str, set[str]] = {
+    "core": {"errors"},
+    "models": BASE | {"core"},
+    "data": BASE | {"core"},
+    "compute": {"errors", "core", "models", "data"},
+    "engines": {"errors", "core", "models", "data", "compute"},
+    "training": BASE | {"core", "models", "data", "compute", "engines"},
+    "experiments": BASE | {"core", "models", "data", "compute", "engines", "training"},
+    "reports": {"errors"},
+    "cli": BASE | {"core", "models", "data", "compute", "engines", "training", "experiments", "reports"},
+}
+OUTSIDE_CORE = {"pydantic", "typer", "rich", "sklearn", "matplotlib", "jinja2", "safetensors", "polars", "grpc", "ray"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module
+            found.add(node.module)
+    return found
+
+
+def test_every_layer_imports_only_layers_below_it() -> None:
+    layers = {folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
+    assert layers == set(BELOW)
+    for layer, below in BELOW.items():
+        for path in (PACKAGE / layer).rglob("*.py"):
+            for name in imports(path):
+                if name.startswith("tdcd."):
+                    assert name.split(".")[1] in below | {layer}, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_the_mathematics_needs_torch_and_numpy_only() -> None:
+    for path in (PACKAGE / "core").rglob("*.py"):
+        tops = {name.split(".")[0] for name in imports(path)}
+        assert not tops & OUTSIDE_CORE, path
+
+
+def test_nothing_is_unpickled() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        assert not {name.split(".")[0] for name in imports(path)} & {"pickle", "cloudpickle", "shelve", "marshal"}, path
+        assert "torch.load(" not in text, path
+        assert "allow_pickle=True" not in text, path
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    """`tdcd --help` should not wait for a deep-learning framework."""
+    import subprocess
+    import sys
+
+    code = "import sys, tdcd.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,47 @@
+"""What users import is pinned: a change here is a change for them and belongs into the CHANGELOG."""
+
+import inspect
+
+import tdcd
+
+PUBLIC = {
+    "DataError", "DivergedError", "Evaluation", "Federation", "Job", "JobError", "JobObserver", "JobResult",
+    "ModelError", "Observer", "Result", "RunError", "Samples", "Settings", "Silo", "TdcdError", "load_blocks",
+    "load_job", "models", "run_job", "samples", "train", "write_report",
+}  # fmt: skip
+MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
+SETTINGS = {
+    "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "averaging", "positive_weight", "momentum",
+    "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "checkpoint_every",
+}  # fmt: skip
+
+
+def test_public_names() -> None:
+    assert set(tdcd.__all__) == PUBLIC
+    assert set(tdcd.models.__all__) == MODELS
+    for name in PUBLIC:
+        assert getattr(tdcd, name) is not None
+    for name in MODELS:
+        assert getattr(tdcd.models, name) is not None
+
+
+def test_errors_share_one_root() -> None:
+    for name in PUBLIC:
+        if name.endswith("Error"):
+            assert issubclass(getattr(tdcd, name), tdcd.TdcdError)
+
+
+def test_signatures() -> None:
+    assert list(inspect.signature(tdcd.train).parameters) == [
+        "federation", "models", "settings", "test", "initial", "batches", "engine", "compute", "directory", "resume",
+        "job", "observer",
+    ]  # fmt: skip
+    assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
+    assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]
+    assert list(inspect.signature(tdcd.run_job).parameters) == ["job", "directory", "resume", "observer", "where"]
+    assert list(inspect.signature(tdcd.load_job).parameters) == ["path", "overrides", "clients"]
+    assert set(tdcd.Settings.model_fields) == SETTINGS
+
+
+def test_unknown_names_are_refused() -> None:
+    assert not hasattr(tdcd, "nonsense")

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+from torch import Tensor, nn
+
+import tdcd
+from tdcd.core.network import Network
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
+from tdcd.training import evaluation
+from tdcd.training.metrics import PRIMARY, measure
+
+
+class Watched(nn.Linear):
+    largest = 0
+
+    def forward(self, rows: Tensor) -> Tensor:
+        Watched.largest = max(Watched.largest, len(rows))
+        return super().forward(rows)
+
+
+def test_scores_are_summed_in_pieces() -> None:
+    rows = {"a": torch.randn(2500, 4), "b": torch.randn(2500, 3)}
+    networks = {"a": Network(Watched(4, 2)), "b": Network(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9)))}
+    blocks = {silo: network.initial() for silo, network in networks.items()}
+    found = evaluation.scores(networks, blocks, rows)
+    modules = {silo: network.with_weights(blocks[silo]) for silo, network in networks.items()}
+    expected = modules["a"](rows["a"]) + modules["b"](rows["b"])
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert 0 < Watched.largest
+    Watched.largest = 0
+    evaluation.scores(networks, blocks, rows)
+    assert Watched.largest == evaluation.PIECE
+
+
+def test_classes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(200, 7, generator=generator), torch.randint(7, (200,), generator=generator)
+    found = measure(CrossEntropy(), scores, labels)
+    assert set(found) == {"loss", "accuracy", "f1", "top5", "auroc", "auprc"}
+    predicted = scores.argmax(1).numpy()
+    assert found["accuracy"] == pytest.approx(np.mean(predicted == labels.numpy()))
+    assert found["top5"] == pytest.approx(metrics.top_k_accuracy_score(labels, scores, k=5))
+    probabilities = scores.double().softmax(1)
+    assert found["auroc"] == pytest.approx(metrics.roc_auc_score(labels, probabilities, multi_class="ovr"))
+    assert found["loss"] == pytest.approx(float(nn.functional.cross_entropy(scores.double(), labels)))
+    few = measure(CrossEntropy(), scores[:, :3], labels % 2)
+    assert set(few) == {"loss", "accuracy", "f1"}
+
+
+def test_binary() -> None:
+    scores = torch.tensor([[2.0], [-1.0], [0.5], [-3.0], [1.0]])
+    labels = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])
+    found = measure(BinaryCrossEntropy(), scores, labels)
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["f1"] == pytest.approx(2 / 3)
+    assert found["auroc"] == pytest.approx(5 / 6)
+    assert set(measure(BinaryCrossEntropy(), scores, torch.ones(5))) == {"loss", "accuracy", "f1"}
+
+
+def test_regression() -> None:
+    scores, labels = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0], [3.0], [2.0]])
+    found = measure(SquaredError(), scores, labels)
+    assert found["mse"] == found["loss"] == pytest.approx(5 / 3)
+    assert found["r2"] == pytest.approx(1 - 5 / 2)
+    assert set(measure(SquaredError(), scores[:1], labels[:1])) == {"loss", "mse"}
+
+
+def test_every_loss_has_a_primary_metric() -> None:
+    assert set(PRIMARY) == {"cross-entropy", "binary-cross-entropy", "squared-error"}
+
+
+def test_linear_regression_finds_the_weights() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5))
+    y = x @ [1.0, -2.0, 0.5, 3.0, 0.0] + 0.7
+    held = [np.array_split(rng.permutation(300), k) for k in (4, 3)]
+    federation = tdcd.Federation.from_silos(
+        [tdcd.Silo("a", x[:, :2], held[0]), tdcd.Silo("b", x[:, 2:], held[1])], y
+    )
+    settings = tdcd.Settings(loss="squared-error", rounds=200, local_steps=2, rate=0.05, precision="float64")
+    result = tdcd.train(federation, tdcd.models.Linear(), settings)
+    assert result.history[-1].train["r2"] > 0.999999
+    assert result.blocks["a"]["1.weight"].numpy() == pytest.approx(np.array([[1.0, -2.0]]), abs=1e-3)
+    assert result.blocks["b"]["1.weight"].numpy() == pytest.approx(np.array([[0.5, 3.0, 0.0]]), abs=1e-3)
+    assert result.predict({"a": x[:, :2], "b": x[:, 2:]}).numpy()[:, 0] == pytest.approx(y, abs=1e-2)

@@ -1,0 +1,207 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import Odd, same
+from torch import Tensor, nn
+
+import tdcd
+
+RNG = np.random.default_rng(0)
+X = {"a": RNG.normal(size=(40, 4)), "b": RNG.normal(size=(40, 3))}
+Y = (X["a"].sum(1) + X["b"].sum(1) > 0).astype(int) + (X["a"][:, 0] > 0)
+FEDERATION = tdcd.Federation.from_silos(
+    [tdcd.Silo("a", X["a"], [range(30), range(30, 40)]), tdcd.Silo("b", X["b"], [range(0, 40, 2), range(1, 40, 2)])], Y
+)
+TEST = tdcd.samples({"a": X["a"][:10], "b": X["b"][:10]}, Y[:10])
+
+
+def settings(**more: Any) -> tdcd.Settings:
+    table = {"loss": "cross-entropy", "rounds": 6, "local_steps": 2, "batch_size": 16, "rate": 0.2, "evaluate_every": 4}
+    return tdcd.Settings.model_validate(table | more)
+
+
+def train(models: Any = None, **more: Any) -> tdcd.Result:
+    options = {key: more.pop(key) for key in ("test", "initial", "batches", "observer", "compute") if key in more}
+    return tdcd.train(FEDERATION, models or tdcd.models.MLP(hidden=[6]), settings(**more), **options)
+
+
+def test_history_counts_rounds_and_iterations() -> None:
+    result = train(test=TEST)
+    assert [(line.round, line.iteration) for line in result.history] == [(0, 0), (4, 8), (6, 12)]
+    assert result.history[-1].train["loss"] < result.history[0].train["loss"]
+    assert set(result.history[0].test) >= {"loss", "accuracy"}
+    assert train().history[0].test == {}
+    assert result.evaluate(TEST) == result.history[-1].test
+
+
+def test_predictions() -> None:
+    result = train(rounds=60)
+    predicted = result.predict(X)
+    assert float((predicted.numpy() == Y).mean()) == pytest.approx(result.history[-1].train["accuracy"])
+    assert torch.allclose(result.probabilities(X).sum(1), torch.ones(40))
+    modules = result.modules()
+    by_hand = sum(modules[silo](torch.tensor(X[silo]).float()) for silo in X)
+    assert isinstance(by_hand, Tensor)
+    assert torch.allclose(by_hand, result.scores(X), atol=1e-5)
+
+
+def test_modules_are_not_changed_and_their_weights_are_the_first() -> None:
+    nets = {"a": nn.Linear(4, 3), "b": nn.Linear(3, 3)}
+    before = {silo: net.weight.detach().clone() for silo, net in nets.items()}
+    one = train(nets)
+    assert all(torch.equal(before[silo], net.weight) for silo, net in nets.items())
+    given = {silo: {name: p.detach() for name, p in net.named_parameters()} for silo, net in nets.items()}
+    two = train({"a": nn.Linear(4, 3), "b": nn.Linear(3, 3)}, initial=given)
+    assert same(one.blocks, two.blocks)
+
+
+def test_precision() -> None:
+    assert {t.dtype for t in train().blocks["a"].values()} == {torch.float32}
+    assert {t.dtype for t in train(precision="float64").blocks["a"].values()} == {torch.float64}
+
+
+def test_seed_decides_everything() -> None:
+    torch.manual_seed(3)
+    one = train()
+    torch.manual_seed(4)
+    assert same(one.blocks, train().blocks)
+    assert not same(one.blocks, train(seed=1).blocks)
+
+
+def test_observer_sees_every_round() -> None:
+    class Seen(tdcd.Observer):
+        events: list[Any]
+
+        def __init__(self) -> None:
+            self.events = []
+
+        def started(self, done: int, rounds: int, paths: Any) -> None:
+            self.events.append(("started", done, rounds, set(paths)))
+
+        def advanced(self, done: int) -> None:
+            self.events.append(done)
+
+        def evaluated(self, evaluation: tdcd.Evaluation) -> None:
+            self.events.append(("evaluated", evaluation.round))
+
+    seen = Seen()
+    train(observer=seen)
+    assert seen.events == [("started", 0, 6, {"a", "b"}), ("evaluated", 0), 1, 2, 3, ("evaluated", 4), 4, 5,
+                           ("evaluated", 6), 6]  # fmt: skip
+
+
+class Wrong(nn.Module):
+    """Fails in the way it is asked to."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.linear = how, nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor) -> Any:
+        embedding = self.linear(rows)
+        if self.how == "raises":
+            raise KeyError("no such thing")
+        if self.how == "flat":
+            return embedding.flatten()
+        if self.how == "tuple":
+            return embedding, embedding
+        if self.how == "one row":
+            return embedding[:1]
+        if self.how == "training only" and self.training:
+            raise RuntimeError("not in training")
+        return embedding.detach() if self.how == "detached" else embedding
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("raises", r"silo 'a': its network fails on rows of shape \(4,\): KeyError"),
+        ("flat", r"silo 'a': its network returned \(6,\) for 2 rows; it must return a tensor of shape \(2, outputs\)"),
+        ("tuple", "silo 'a': its network returned tuple for 2 rows"),
+        ("one row", r"silo 'a': its network returned \(1, 3\) for 2 rows"),
+        ("training only", "silo 'a', client 'client-.': its network failed in the forward pass: .* not in training"),
+        ("detached", "silo 'a', client 'client-.': its network failed in the local steps"),
+    ],
+)
+def test_a_users_network_that_fails(how: str, says: str) -> None:
+    with pytest.raises(tdcd.ModelError, match=says):
+        train({"a": Wrong(how), "b": nn.Linear(3, 3)})
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "error", "says"),
+    [
+        ({"a": nn.Linear(4, 3), "b": nn.Linear(3, 4)}, {}, tdcd.ModelError, "widths differ between silos: a 3, b 4;"),
+        ({"a": nn.Linear(4, 2), "b": nn.Linear(3, 2)}, {}, tdcd.DataError, "labels out of range: 2;"),
+        ({"a": nn.Linear(4, 3)}, {}, tdcd.ModelError, "no model is given for silo b"),
+        ({"a": nn.Linear(4, 3), "bb": nn.Linear(3, 3)}, {}, tdcd.ModelError, "'bb', which is no silo; did you mean 'b'"),
+        (None, {"batch_size": 41}, tdcd.JobError, "41 is more than the 40 training samples"),
+        (None, {"batches": [[1, 2]] * 5}, tdcd.JobError, "5 are given for 6 rounds"),
+        (None, {"batches": [[1, 2]] * 5 + [[3, 3]]}, tdcd.DataError, "batch 5: it is empty or names an ID twice"),
+        (None, {"batches": [[1, 99]] * 6}, tdcd.DataError, "batch 0 names IDs .* 99"),
+        (None, {"loss": "binary-cross-entropy"}, tdcd.DataError, "labels out of range: 2; .* 0 and 1"),
+        (None, {"initial": {"a": {}}}, tdcd.ModelError, "for the silos a, the federation has a, b"),
+        (None, {"initial": {"a": {}, "b": {}}}, tdcd.ModelError, "silo 'a': these weights are not in both: 1.bias"),
+        (nn.Linear(4, 3), {}, tdcd.ModelError, "silo 'b': its network fails"),
+        (None, {"test": tdcd.samples({"a": X["a"]}, Y)}, tdcd.DataError, "test set: no rows for silo b"),
+        (None, {"test": tdcd.samples({"a": X["b"], "b": X["b"]}, Y)}, tdcd.DataError, "rows of silo 'a' have shape"),
+        ({"a": nn.LSTM(4, 3), "b": tdcd.models.LSTM()}, {}, tdcd.ModelError, "silo 'b': an LSTM takes sequences"),
+    ],
+)
+def test_what_does_not_fit(models: Any, more: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        train(models, **more)
+
+
+def test_initial_weights_of_another_shape() -> None:
+    given = {"a": {"weight": np.zeros((3, 4)), "bias": np.zeros(2)}, "b": {"weight": np.zeros((3, 3)), "bias": np.zeros(3)}}
+    with pytest.raises(tdcd.ModelError, match=r"silo 'a': 'bias' has shape \(2,\), the network's has \(3,\)"):
+        train({"a": nn.Linear(4, 3), "b": nn.Linear(3, 3)}, initial=given)
+
+
+def test_whole_number_rows_are_explained() -> None:
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", np.ones((40, 4), dtype=np.int64), [range(40)])], Y)
+    with pytest.raises(tdcd.ModelError, match="Its rows are torch.int64"):
+        tdcd.train(federation, tdcd.models.Linear(), settings())
+
+
+def test_tokens_stay_whole_numbers() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10, 3)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            embedding: Tensor = self.embedding(rows).sum(1)
+            return embedding
+
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", RNG.integers(0, 10, (40, 5)), [range(20), range(20, 40)])], Y)
+    result = tdcd.train(federation, {"a": Tokens()}, settings(rounds=30))
+    assert result.history[-1].train["loss"] < result.history[0].train["loss"]
+
+
+def test_an_odd_module_trains_by_the_loop() -> None:
+    result = train({"a": Odd(4, 3), "b": nn.Linear(3, 3)}, rounds=20)
+    assert result.history[-1].train["loss"] < result.history[0].train["loss"]
+    assert result.blocks["a"]["calls"].item() == 40
+    assert torch.equal(result.blocks["a"]["frozen"], torch.ones(3))
+
+
+def test_looking_changes_nothing() -> None:
+    models = {"a": Odd(4, 3), "b": nn.Linear(3, 3)}
+    assert same(train(models, evaluate_every=1).blocks, train(models, evaluate_every=6).blocks)
+
+
+def test_divergence_is_told_with_a_smaller_rate() -> None:
+    with pytest.raises(tdcd.DivergedError, match=r"training diverged: .* Try a smaller rate, such as 1e\+19"):
+        train(rate=1e20)
+
+
+def test_predicting_needs_every_silo() -> None:
+    result = train()
+    with pytest.raises(tdcd.DataError, match="missing: b"):
+        result.predict({"a": X["a"]})
+    with pytest.raises(tdcd.DataError, match="different numbers of rows"):
+        result.predict({"a": X["a"], "b": X["b"][:3]})
