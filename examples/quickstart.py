@@ -15,7 +15,7 @@ defaults = (features["bank"].sum(1) + 2 * features["insurer"][:, 0] * features["
 # Branches are of unequal size, and a bank's branches share no customers' list with an insurer's.
 federation = tdcd.Federation.from_silos(
     [
-        tdcd.Silo("bank", features["bank"][:1000], dict(north=customers[:700], south=customers[700:])),
+        tdcd.Silo("bank", features["bank"][:1000], {"north": customers[:700], "south": customers[700:]}),
         tdcd.Silo("insurer", features["insurer"][:1000], [customers[::3], customers[1::3], customers[2::3]]),
     ],
     labels=defaults[:1000],

@@ -19,11 +19,11 @@ def test_script(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("job", sorted(EXAMPLES.glob("*/job.toml")), ids=lambda path: path.parent.name)
 def test_job(job: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tdcd", "train", job, "--rounds", "3", "--out", tmp_path / "run"]
+    command = [sys.executable, "-m", "tdcd", "train", str(job), "--rounds", "3", "--out", str(tmp_path / "run")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "report.html").exists()
-    again = [sys.executable, "-m", "tdcd", "train", "--resume", tmp_path / "run"]
+    again = [sys.executable, "-m", "tdcd", "train", "--resume", str(tmp_path / "run")]
     done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"tdcd train examples/{job.parent.name}/job.toml" in job.read_text()

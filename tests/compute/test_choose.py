@@ -1,8 +1,8 @@
 import pytest
 import torch
-from support import problem
 from torch import Tensor, nn
 
+from support import problem
 from tdcd.compute import choose
 from tdcd.compute.stacked import CHUNK, rows_are_independent
 from tdcd.errors import ModelError
@@ -36,7 +36,7 @@ class Hidden(nn.Sequential):
     """Looks like a chain of layers, but its forward pass couples rows."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        return super().forward(rows) - rows.mean()  # type: ignore[no-any-return]
+        return super().forward(rows) - rows.mean()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def test_rows_are_independent_only_where_that_is_certain() -> None:
@@ -64,7 +64,9 @@ def test_a_failing_network_names_silo_client_and_stage() -> None:
         raise ZeroDivisionError("by design")
 
     task.network.module.forward = broken
-    with pytest.raises(ModelError, match="silo 'silo-0', client 'c.': .*the forward pass: ZeroDivisionError: by design"):
+    with pytest.raises(
+        ModelError, match="silo 'silo-0', client 'c.': .*the forward pass: ZeroDivisionError: by design"
+    ):
         engine.round(made.initial(), made.round(1))
 
 

@@ -13,7 +13,7 @@ def test_a_batch_is_a_set_of_samples(seed: int, number: int, population: int, da
     values = batch.tolist()
     assert len(values) == size
     assert values == sorted(set(values))
-    assert 0 <= values[0]
+    assert values[0] >= 0
     assert values[-1] < population
 
 

@@ -22,9 +22,7 @@ def test_silos_are_dealt_independently() -> None:
     ids = np.arange(50)
     bank, again, insurer = (deal_equally(ids, 5, s, 1) for s in ("bank", "bank", "insurer"))
     assert all(np.array_equal(bank[name], again[name]) for name in bank)
-    assert not any(
-        np.array_equal(np.sort(b), np.sort(i)) for b, i in zip(bank.values(), insurer.values(), strict=True)
-    )
+    assert not any(np.array_equal(np.sort(b), np.sort(i)) for b, i in zip(bank.values(), insurer.values(), strict=True))
 
 
 def test_more_clients_than_rows() -> None:

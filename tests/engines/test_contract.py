@@ -3,8 +3,8 @@
 import pytest
 import torch
 from hypothesis import assume, given, settings
-from support import Problem, distance, problem, problems, same, stackable
 
+from support import Problem, distance, problem, problems, same, stackable
 from tdcd.core.client import LocalSteps
 
 FAST = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", "odd")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import same
 from torch import nn
 
 import tdcd
+from support import same
 
 SAMPLES = 24
 RNG = np.random.default_rng(5)
@@ -43,7 +43,11 @@ def trained(
 def plain(named: bool) -> tdcd.Result:
     straight = np.arange(SAMPLES)
     return trained(
-        list(CLIENTS), dict.fromkeys(CLIENTS, straight), {s: list(range(k)) for s, k in CLIENTS.items()}, straight, named
+        list(CLIENTS),
+        dict.fromkeys(CLIENTS, straight),
+        {s: list(range(k)) for s, k in CLIENTS.items()},
+        straight,
+        named,
     )
 
 
@@ -64,9 +68,7 @@ def test_permutations_change_no_block(named: bool) -> None:
 
 
 def test_the_order_within_a_batch_does_not_matter() -> None:
-    federation = tdcd.Federation.from_silos(
-        [tdcd.Silo("a", FEATURES["bank"], [range(0, 10), range(10, 24)])], LABELS
-    )
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", FEATURES["bank"], [range(10), range(10, 24)])], LABELS)
     batch = [3, 17, 4, 20, 11]
     one = tdcd.train(federation, tdcd.models.Linear(), SETTINGS, batches=[batch] * 3)
     two = tdcd.train(federation, tdcd.models.Linear(), SETTINGS, batches=[batch[::-1]] * 3)

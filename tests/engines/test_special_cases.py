@@ -69,9 +69,7 @@ def test_one_client_a_silo_is_single_tier_vertical_training(engine: EngineName) 
     blocks = {"a": X[:, :2], "b": X[:, 2:5], "c": X[:, 5:]}
     start = {silo: net(rows.shape[1], seed) for seed, (silo, rows) in enumerate(blocks.items())}
     silos = [tdcd.Silo(silo, rows, [range(SAMPLES)]) for silo, rows in blocks.items()]
-    result = tdcd.train(
-        tdcd.Federation.from_silos(silos, Y), start, settings(5), batches=BATCHES, engine=engine
-    )
+    result = tdcd.train(tdcd.Federation.from_silos(silos, Y), start, settings(5), batches=BATCHES, engine=engine)
 
     models, y = copy.deepcopy(start), torch.tensor(Y)
     for batch in BATCHES:

@@ -27,7 +27,7 @@ def test_scores_are_summed_in_pieces() -> None:
     modules = {silo: network.with_weights(blocks[silo]) for silo, network in networks.items()}
     expected = modules["a"](rows["a"]) + modules["b"](rows["b"])
     assert torch.allclose(found, expected, atol=1e-6)
-    assert 0 < Watched.largest
+    assert Watched.largest > 0
     Watched.largest = 0
     evaluation.scores(networks, blocks, rows)
     assert Watched.largest == evaluation.PIECE
@@ -75,9 +75,7 @@ def test_linear_regression_finds_the_weights() -> None:
     x = rng.normal(size=(300, 5))
     y = x @ [1.0, -2.0, 0.5, 3.0, 0.0] + 0.7
     held = [np.array_split(rng.permutation(300), k) for k in (4, 3)]
-    federation = tdcd.Federation.from_silos(
-        [tdcd.Silo("a", x[:, :2], held[0]), tdcd.Silo("b", x[:, 2:], held[1])], y
-    )
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", x[:, :2], held[0]), tdcd.Silo("b", x[:, 2:], held[1])], y)
     settings = tdcd.Settings(loss="squared-error", rounds=200, local_steps=2, rate=0.05, precision="float64")
     result = tdcd.train(federation, tdcd.models.Linear(), settings)
     assert result.history[-1].train["r2"] > 0.999999

@@ -3,10 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Odd, same
 from torch import Tensor, nn
 
 import tdcd
+from support import Odd, same
 
 RNG = np.random.default_rng(0)
 X = {"a": RNG.normal(size=(40, 4)), "b": RNG.normal(size=(40, 3))}
@@ -136,7 +136,12 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         ({"a": nn.Linear(4, 3), "b": nn.Linear(3, 4)}, {}, tdcd.ModelError, "widths differ between silos: a 3, b 4;"),
         ({"a": nn.Linear(4, 2), "b": nn.Linear(3, 2)}, {}, tdcd.DataError, "labels out of range: 2;"),
         ({"a": nn.Linear(4, 3)}, {}, tdcd.ModelError, "no model is given for silo b"),
-        ({"a": nn.Linear(4, 3), "bb": nn.Linear(3, 3)}, {}, tdcd.ModelError, "'bb', which is no silo; did you mean 'b'"),
+        (
+            {"a": nn.Linear(4, 3), "bb": nn.Linear(3, 3)},
+            {},
+            tdcd.ModelError,
+            "'bb', which is no silo; did you mean 'b'",
+        ),
         (None, {"batch_size": 41}, tdcd.JobError, "41 is more than the 40 training samples"),
         (None, {"batches": [[1, 2]] * 5}, tdcd.JobError, "5 are given for 6 rounds"),
         (None, {"batches": [[1, 2]] * 5 + [[3, 3]]}, tdcd.DataError, "batch 5: it is empty or names an ID twice"),
@@ -156,7 +161,10 @@ def test_what_does_not_fit(models: Any, more: dict[str, Any], error: type[Except
 
 
 def test_initial_weights_of_another_shape() -> None:
-    given = {"a": {"weight": np.zeros((3, 4)), "bias": np.zeros(2)}, "b": {"weight": np.zeros((3, 3)), "bias": np.zeros(3)}}
+    given = {
+        "a": {"weight": np.zeros((3, 4)), "bias": np.zeros(2)},
+        "b": {"weight": np.zeros((3, 3)), "bias": np.zeros(3)},
+    }
     with pytest.raises(tdcd.ModelError, match=r"silo 'a': 'bias' has shape \(2,\), the network's has \(3,\)"):
         train({"a": nn.Linear(4, 3), "b": nn.Linear(3, 3)}, initial=given)
 
@@ -177,7 +185,9 @@ def test_tokens_stay_whole_numbers() -> None:
             embedding: Tensor = self.embedding(rows).sum(1)
             return embedding
 
-    federation = tdcd.Federation.from_silos([tdcd.Silo("a", RNG.integers(0, 10, (40, 5)), [range(20), range(20, 40)])], Y)
+    federation = tdcd.Federation.from_silos(
+        [tdcd.Silo("a", RNG.integers(0, 10, (40, 5)), [range(20), range(20, 40)])], Y
+    )
     result = tdcd.train(federation, {"a": Tokens()}, settings(rounds=30))
     assert result.history[-1].train["loss"] < result.history[0].train["loss"]
 

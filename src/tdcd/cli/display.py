@@ -49,8 +49,8 @@ class Display(JobObserver, ABC):
         """Show what came out."""
 
     @abstractmethod
-    def stopped(self, directory: Path) -> None:
-        """Tell a user who stopped the job how to go on."""
+    def stopped(self, directory: Path | None) -> None:
+        """Tell a user who stopped the job how to go on; without a directory, nothing had begun."""
 
     def __enter__(self) -> "Display":
         return self
@@ -67,7 +67,7 @@ class Quiet(Display):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """Show nothing."""
 
-    def stopped(self, directory: Path) -> None:
+    def stopped(self, directory: Path | None) -> None:
         """Show nothing."""
 
 
@@ -96,9 +96,9 @@ class Json(Display):
         final = {name: part.history[-1].as_dict() for name, part in everything.items()}
         self._say("finished", directory=str(directory), report=str(report), results=final)
 
-    def stopped(self, directory: Path) -> None:
+    def stopped(self, directory: Path | None) -> None:
         """See Display."""
-        self._say("stopped", directory=str(directory))
+        self._say("stopped", directory=str(directory) if directory else None)
 
     def _say(self, event: str, **facts: Any) -> None:
         print(json.dumps({"event": event, "of": self.name, **facts}), flush=True)
@@ -147,8 +147,11 @@ class Spoken(Display):
         self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True)
         self.console.print(f"Report: {report}", highlight=False, soft_wrap=True)
 
-    def stopped(self, directory: Path) -> None:
+    def stopped(self, directory: Path | None) -> None:
         """See Display."""
+        if directory is None:
+            self.console.print("\nStopped before the training began; nothing is written.", highlight=False)
+            return
         self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:", highlight=False)
         self.console.print(f"  tdcd train --resume {directory}", highlight=False, soft_wrap=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.errors import JobError, RunError
+from tdcd.errors import DivergedError, JobError, RunError
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
@@ -109,11 +109,13 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
         with shown:
             result = run_job(job, directory, resume=resume, observer=shown, where=where)
     except KeyboardInterrupt:
-        shown.stopped(directory)
-        sys.exit(130)
-    except Exception:
-        if (directory / "result.json").exists():
+        begun = (directory / "federation.json").exists()
+        if begun:
             write_report(directory)
+        shown.stopped(directory if begun else None)
+        sys.exit(130)
+    except DivergedError:
+        write_report(directory)
         raise
     shown.finished(result, directory, write_report(directory))
 

@@ -11,6 +11,7 @@ report.html              all of it to look at
 """
 
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -81,9 +82,11 @@ class RunDirectory:
         write_json(self.path / "federation.json", federation)
 
     def record(self, evaluation: Evaluation) -> None:
-        """Append an evaluation to the history."""
+        """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
         with self._history.open("a", encoding="utf-8") as file:
             file.write(json.dumps(evaluation.as_dict()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def history(self, up_to: int) -> list[Evaluation]:
         """Read the history back to a round and forget what came after it, whole line or half."""

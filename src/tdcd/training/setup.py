@@ -84,9 +84,7 @@ def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping
     own = {silo: network.initial() for silo, network in networks.items()}
     if given is None:
         return own
-    tensors = {
-        silo: {name: _weights(value) for name, value in block.items()} for silo, block in given.items()
-    }
+    tensors = {silo: {name: _weights(value) for name, value in block.items()} for silo, block in given.items()}
     return fitted(tensors, own, "initial weights")
 
 

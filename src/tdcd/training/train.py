@@ -105,7 +105,7 @@ def train(
             where = f"{path / 'checkpoint.safetensors'}"
             state = _State(checkpoint.round, fitted(checkpoint.blocks, state.blocks, where))
             before = checkpoint.seconds
-            history = run.history(up_to=state.done)
+        history = run.history(up_to=state.done if checkpoint else -1)
     started = time.perf_counter()
 
     def seconds() -> float:

@@ -1,0 +1,125 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from tdcd import JobError, load_job, run_job
+from tdcd.experiments.job import EMBEDDED, embedded, parse_job, parse_override
+from tdcd.experiments.run import materialise
+
+JOB: dict[str, Any] = {
+    "name": "small",
+    "data": {"source": "breast-cancer", "clients": 3},
+    "model": {"kind": "linear"},
+    "training": {"loss": "binary-cross-entropy", "rounds": 2, "rate": 0.1},
+}
+
+
+def changed(**tables: Any) -> dict[str, Any]:
+    return {
+        key: {**JOB.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in (JOB | tables).items()
+    }
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_jobs_are_valid_and_resolve_to_themselves(name: str, tmp_path: Path) -> None:
+    job = load_job(name)
+    assert job.name == name
+    resolved = tmp_path / "job.toml"
+    resolved.write_text(tomli_w.dumps(job.as_table()))
+    assert load_job(resolved) == job
+    assert load_job(resolved).as_table() == job.as_table()
+    assert f"tdcd train {name}.toml" in embedded(name)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (
+            changed(training={"local_stepz": 4}),
+            "job.toml: training: unknown key 'local_stepz'; did you mean 'local_steps'",
+        ),
+        (changed(trainng={}), "job.toml: unknown key 'trainng'; did you mean 'training'"),
+        (changed(training={"rounds": "ten"}), r"job.toml: training.rounds: should be a valid integer \(is 'ten'\)"),
+        (changed(training={"rate": "fast"}), r"training.rate: should be a valid number \(is 'fast'\)"),
+        (changed(training={"loss": "hinge"}), "training.loss: should be 'cross-entropy'"),
+        (changed(data={"source": "mnist"}), "data.source: should be 'digits' or 'breast-cancer'"),
+        (changed(data={"clients": 0}), "data.clients: should be greater than 0"),
+        (changed(data={"test_fraction": 1.5}), "data.test_fraction: should be less than 1"),
+        (changed(model={"kind": "mpl"}), "model: unknown kind of model 'mpl'; did you mean 'mlp'"),
+        (changed(model={"kind": "mlp", "hidden": [0]}), r"model.hidden.0: should be greater than 0 \(is 0\)"),
+        (changed(training={"schedule": {"kind": "stp"}}), "training.schedule: .*'step'"),
+        (changed(training={"schedule": {"kind": "step", "every": -1}}), "training.schedule.every: should be greater"),
+        (changed(silos={"mean": {"clint": 3}}), "silos.mean: unknown key 'clint'; did you mean 'clients'"),
+        (changed(name="a/b"), "name: .*pattern"),
+        (changed(engine="cloud"), "engine: should be 'local' or 'oracle'"),
+        ({"name": "x"}, "data: Field required"),
+    ],
+)
+def test_a_wrong_job_names_the_key(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(JobError, match=says):
+        parse_job(table, "job.toml")
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(JobError) as caught:
+        parse_job(changed(training={"rounds": 0, "rate": -1.0}, data={"clients": "x"}), "job.toml")
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="no such job file; make one with: tdcd init"):
+        load_job(tmp_path / "job.toml")
+    (tmp_path / "jobs.toml").write_text("x = = 1")
+    with pytest.raises(JobError, match="no such job file; did you mean '.*jobs.toml'"):
+        load_job(tmp_path / "job.toml")
+    with pytest.raises(JobError, match=r"jobs.toml: not TOML: .*line 1"):
+        load_job(tmp_path / "jobs.toml")
+    with pytest.raises(JobError, match="a directory, not a job file"):
+        load_job(tmp_path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(JobError, match=r"binary.toml: cannot be read"):
+        load_job(tmp_path / "binary.toml")
+
+
+def test_overrides() -> None:
+    job = load_job("digits", {"training.rounds": 7, "training.schedule.kind": "theory", "model.hidden": [3]}, clients=4)
+    assert job.training.rounds == 7
+    assert job.training.schedule.kind == "theory"
+    assert {silo.clients for silo in job.silos.values()} == {4}
+    assert parse_override("training.rate=0.5") == ("training.rate", 0.5)
+    assert parse_override("model.hidden=[1, 2]") == ("model.hidden", [1, 2])
+    assert parse_override("training.averaging=samples") == ("training.averaging", "samples")
+    assert parse_override('name="x y"') == ("name", "x y")
+    with pytest.raises(JobError, match="KEY=VALUE"):
+        parse_override("training.rate")
+    with pytest.raises(JobError, match="'name' is a value, not a table"):
+        load_job("digits", {"name.first": 1})
+
+
+def test_materialised_data_is_dealt_as_asked() -> None:
+    federation, test = materialise(load_job("digits"))
+    assert {silo: len(roster.clients) for silo, roster in federation.rosters.items()} == {"left": 8, "right": 5}
+    assert len(federation) + len(test) == 1797
+    tumours, _ = materialise(parse_job(JOB, "job"))
+    means = tumours.samples.features["worst"].mean(0)
+    assert float(means.abs().max()) < 1e-5
+
+
+def test_unknown_silos_are_named() -> None:
+    job = parse_job(changed(silos={"means": {"clients": 2}}), "job.toml")
+    with pytest.raises(JobError, match=r"job.toml: silos.means: the data has no such silo; did you mean 'mean'"):
+        run_job(job, where="job.toml")
+
+
+def test_a_silo_of_its_own_and_the_baselines(tmp_path: Path) -> None:
+    job = parse_job(changed(silos={"worst": {"clients": 2, "model": {"kind": "mlp"}}}, baselines=["alone"]), "job")
+    result = run_job(job, tmp_path / "run")
+    assert set(result.alone) == {"mean", "error", "worst"}
+    assert len(result.federation.blocks["worst"]) == 4
+    assert len(result.federation.blocks["mean"]) == 2
+    assert (tmp_path / "run" / "alone" / "worst" / "blocks" / "worst.safetensors").exists()
+    again = run_job(job, tmp_path / "run", resume=True)
+    assert again.alone["mean"].history == result.alone["mean"].history

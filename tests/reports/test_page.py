@@ -1,0 +1,143 @@
+"""The report: drawn from files only, whole, escaped, and readable in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tdcd
+from tdcd.reports.topology import SHOWN, topology
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    tdcd.run_job(tdcd.load_job("digits", {"training.rounds": 3, "training.evaluate_every": 1}), path)
+    tdcd.write_report(path)
+    return path
+
+
+class Outline(HTMLParser):
+    """Tags that were opened, and the text."""
+
+    void = frozenset({"meta", "link", "br", "img"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data.strip())
+
+
+def test_the_page_is_whole_and_needs_no_network(run: Path) -> None:
+    page = (run / "report.html").read_text()
+    outline = Outline(page)
+    assert outline.open == []
+    assert outline.tags.count("svg") == 3
+    assert "script" not in outline.tags
+    assert not re.search(r"(src|href)=\"(https?:)?//", page)
+    assert {"finished", "federation", "left alone", "right alone", "test accuracy", "training.local_steps"} <= set(
+        outline.words
+    )
+
+
+def test_it_shows_the_history(run: Path) -> None:
+    last = json.loads((run / "history.jsonl").read_text().splitlines()[-1])
+    assert f"{last['test']['accuracy']:.4f}" in (run / "report.html").read_text()
+
+
+def test_a_run_under_way_and_a_stopped_one(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "result.json").unlink()
+    with (copy / "history.jsonl").open("a") as file:
+        file.write('{"round": 4, "iter')
+    assert "under way" in tdcd.write_report(copy).read_text()
+    (copy / "history.jsonl").write_text("")
+    shutil.rmtree(copy / "alone")
+    assert "Who took part" in tdcd.write_report(copy).read_text()
+
+
+def test_names_are_escaped(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    federation = json.loads((copy / "federation.json").read_text())
+    federation["silos"][0]["clients"][0]["name"] = "<script>alert(1)</script>"
+    federation["silos"][0]["network"] = "<b>net</b>"
+    (copy / "federation.json").write_text(json.dumps(federation))
+    page = tdcd.write_report(copy).read_text()
+    assert "<script" not in page
+    assert "<b>net" not in page
+
+
+def test_what_is_not_a_run(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(tdcd.RunError, match="is not a run"):
+        tdcd.write_report(tmp_path)
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (copy / "federation.json").write_text("{")
+    with pytest.raises(tdcd.RunError, match=r"federation.json: damaged"):
+        tdcd.write_report(copy)
+    (copy / "federation.json").unlink()
+    with pytest.raises(tdcd.RunError, match=r"federation.json: missing"):
+        tdcd.write_report(copy)
+
+
+@pytest.mark.parametrize("silos", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("clients", [1, 4, 100])
+def test_any_topology_is_drawn_inside_its_frame(silos: int, clients: int) -> None:
+    made = [
+        {"name": f"silo-{j}", "clients": [{"name": f"c{k}", "rows": k + 1} for k in range(clients)]}
+        for j in range(silos)
+    ]
+    svg = topology(made)
+    assert svg.count('class="hub"') == silos
+    assert svg.count('class="peer"') == silos * (silos - 1) // 2
+    assert svg.count('class="client"') == silos * min(clients, SHOWN)
+    left, top, width, height = map(float, re.search(r'viewBox="([^"]+)"', svg)[1].split())  # type: ignore[index]
+    for x, y in re.findall(r'cx="([-\d.]+)" cy="([-\d.]+)"', svg):
+        assert left + 10 < float(x) < left + width - 10
+        assert top + 10 < float(y) < top + height - 10
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_it_fits_a_phone_and_a_desk_in_a_browser(run: Path, tmp_path: Path, width: int) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not browser:
+        pytest.skip("no chromium on this machine")
+    inner = escape((run / "report.html").read_text(), quote=True)
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f'<meta charset="utf-8"><iframe id="f" style="width:{width}px;height:900px;border:0" srcdoc="{inner}">'
+        "</iframe>"
+        "<script>onload = () => { const d = f.contentDocument; document.body.dataset.width = "
+        "d.documentElement.scrollWidth; "
+        "document.body.dataset.drawn = [...d.querySelectorAll('svg')].filter("
+        "s => s.getBoundingClientRect().width > 250 && s.getBoundingClientRect().height > 120).length; }</script>"
+    )
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync", "--disable-quic",
+             f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
+    done = subprocess.run([browser, *flags, frame.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    found = dict(re.findall(r'data-(width|drawn)="(\d+)"', done.stdout))
+    assert int(found["width"]) <= width, "the page scrolls sideways"
+    assert int(found["drawn"]) == 3

@@ -1,0 +1,255 @@
+"""Runs on disk: what is written, what survives a crash, and going on."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tdcd
+from support import same
+from tdcd.training.directory import RunDirectory
+from tdcd.training.files import differences, write_atomically
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 4))
+Y = (X.sum(1) > 0).astype(int)
+FEDERATION = tdcd.Federation.from_silos(
+    [
+        tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
+        tdcd.Silo("b", X[:, 2:], [range(0, 40, 2), range(1, 40, 2)]),
+    ],
+    Y,
+)
+MODELS: dict[str, Any] = {
+    "a": nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 1)),
+    "b": tdcd.models.MLP(hidden=[4]),
+}
+
+
+def settings(**more: Any) -> tdcd.Settings:
+    table = {"loss": "binary-cross-entropy", "rounds": 12, "local_steps": 2, "batch_size": 30, "rate": 0.2,
+             "momentum": 0.5, "evaluate_every": 2, "checkpoint_every": 3}  # fmt: skip
+    return tdcd.Settings.model_validate(table | more)
+
+
+class Stop(tdcd.Observer):
+    """Stops a training after a round, as Ctrl-C or as a crash."""
+
+    def __init__(self, after: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.after, self.error = after, error
+
+    def advanced(self, done: int) -> None:
+        if done == self.after:
+            raise self.error
+
+
+def train(
+    path: Path | None, *, resume: bool = False, observer: tdcd.Observer | None = None, **more: Any
+) -> tdcd.Result:
+    return tdcd.train(FEDERATION, MODELS, settings(**more), directory=path, resume=resume, observer=observer)
+
+
+def timeless(history: Any) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.as_dict().items() if k != "seconds"} for line in history]
+
+
+WHOLE = train(None)
+
+
+def test_what_a_run_writes(tmp_path: Path) -> None:
+    result = train(tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"job.toml", "environment.json", "federation.json", "history.jsonl", "checkpoint.safetensors",
+                     "blocks", "result.json"}  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
+    assert all({"round", "iteration", "seconds", "train", "test"} == set(line) for line in lines)
+    assert same(tdcd.load_blocks(tmp_path / "run" / "blocks"), result.blocks)
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (summary["status"], summary["round"], summary["iteration"]) == ("finished", 12, 24)
+    sessions = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert set(sessions[0]["packages"]) == {"tdcd", "torch", "numpy", "scikit-learn"}
+    federation = json.loads((tmp_path / "run" / "federation.json").read_text())
+    assert [len(silo["clients"]) for silo in federation["silos"]] == [2, 2]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("after", [1, 2, 3, 5, 7, 11])
+def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(
+    tmp_path: Path, after: int, error: type[BaseException]
+) -> None:
+    with pytest.raises(error):
+        train(tmp_path, observer=Stop(after, error))
+    resumed = train(tmp_path, resume=True)
+    assert same(resumed.blocks, WHOLE.blocks)
+    assert timeless(resumed.history) == timeless(WHOLE.history)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
+    assert [line["seconds"] for line in lines] == sorted(line["seconds"] for line in lines)
+    assert len(json.loads((tmp_path / "environment.json").read_text())) == 2
+
+
+def test_ctrl_c_keeps_the_last_finished_round(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, observer=Stop(5))
+    checkpoint = RunDirectory(tmp_path).load()
+    assert checkpoint
+    assert checkpoint.round == 5
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "interrupted"
+    assert set(tdcd.load_blocks(tmp_path / "blocks")) == {"a", "b"}
+
+
+def test_resuming_a_finished_run_does_nothing(tmp_path: Path) -> None:
+    train(tmp_path)
+    again = train(tmp_path, resume=True)
+    assert same(again.blocks, WHOLE.blocks)
+    assert len(again.history) == 7
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    train(tmp_path)
+    (tmp_path / "checkpoint.safetensors").unlink()
+    assert same(train(tmp_path, resume=True).blocks, WHOLE.blocks)
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 7
+
+
+def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(tdcd.RunError, match=r"another job(.|\n)*training.rate: 0.2 there, 0.3 here") as caught:
+        train(tmp_path, resume=True, rate=0.3, clip_norm=1.0)
+    assert "training.clip_norm: not set there, 1.0 here" in str(caught.value)
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    other = tdcd.Federation.from_silos(
+        [tdcd.Silo("a", X[:, :2] + 1, [range(40)]), tdcd.Silo("b", X[:, 2:], [range(40)])], Y
+    )
+    with pytest.raises(tdcd.RunError, match="training data has changed"):
+        tdcd.train(other, MODELS, settings(), directory=tmp_path, resume=True)
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    models = MODELS | {"b": tdcd.models.MLP(hidden=[5])}
+    with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors, silo 'b': '1.weight' has shape"):
+        tdcd.train(FEDERATION, models, settings(), directory=tmp_path, resume=True)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    before = (tmp_path / "history.jsonl").read_bytes()
+    with pytest.raises(tdcd.RunError, match="already holds a run; go on with it by --resume"):
+        train(tmp_path)
+    assert (tmp_path / "history.jsonl").read_bytes() == before
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tdcd.RunError, match="cannot be written"):
+        train(tmp_path / "file" / "run")
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    train(tmp_path)
+    file = tmp_path / "checkpoint.safetensors"
+    whole = file.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:5], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(tdcd.RunError, match=r"checkpoint.safetensors: damaged"):
+            train(tmp_path, resume=True)
+
+
+def test_a_crash_at_any_byte_loses_nothing_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Die after writing n bytes of a new checkpoint, for many n, or just before it takes the old one's place."""
+    file = tmp_path / "checkpoint"
+    write_atomically(file, b"old" * 100)
+    new = b"new" * 200
+
+    class Crash(Exception):
+        pass
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    for written in range(0, len(new) + 1, 50):
+        leftover = tmp_path / ".checkpoint.tmp"
+        leftover.write_bytes(new[:written])
+        assert file.read_bytes() == b"old" * 100
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", crash)
+        with pytest.raises(Crash):
+            write_atomically(file, new)
+        assert file.read_bytes() == b"old" * 100
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", crash)
+        with pytest.raises(Crash):
+            write_atomically(file, new)
+        assert file.read_bytes() == b"old" * 100
+    write_atomically(file, new)
+    assert file.read_bytes() == new
+
+
+def test_half_a_line_of_history_is_forgotten(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        train(tmp_path, observer=Stop(8, MemoryError))
+    history = tmp_path / "history.jsonl"
+    whole = history.read_text()
+    assert whole.splitlines()[-1].startswith('{"round": 8')  # later than the checkpoint, which is of round 6
+    for cut in range(len(whole) - 150, len(whole), 13):
+        copy = tmp_path.parent / f"{tmp_path.name}-{cut}"
+        shutil.copytree(tmp_path, copy)
+        (copy / "history.jsonl").write_text(whole[:cut])
+        resumed = train(copy, resume=True)
+        assert timeless(resumed.history) == timeless(WHOLE.history)
+        assert same(resumed.blocks, WHOLE.blocks)
+
+
+def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    class Poison(nn.Module):
+        """Overflows after some rounds."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 1)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.get_buffer("calls").add_(1)
+            factor = torch.where(self.get_buffer("calls") > 15, torch.inf, 1.0)
+            embedding: torch.Tensor = self.linear(rows) * factor
+            return embedding
+
+    says = (
+        r"of silo '.' are no longer finite after round 8 of 12. The checkpoint of round 6 is kept in .*. "
+        r"Try a smaller rate, such as 0.02 instead of 0.2"
+    )
+    with pytest.raises(tdcd.DivergedError, match=says):
+        tdcd.train(FEDERATION, MODELS | {"a": Poison()}, settings(), directory=tmp_path)
+    checkpoint = RunDirectory(tmp_path).load()
+    assert checkpoint
+    assert checkpoint.round == 6
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "diverged"
+    assert all(t.isfinite().all() for block in tdcd.load_blocks(tmp_path / "blocks").values() for t in block.values())
+
+
+def test_differences_are_named() -> None:
+    old = {"a": 1, "b": {"c": [1], "d": 2}}
+    assert differences(old, {"a": 1, "b": {"c": [1], "d": 2}}) == []
+    assert differences(old, {"a": 1, "b": {"c": [2], "e": 3}}) == [
+        "b.c: [1] there, [2] here",
+        "b.d: 2 there, not set here",
+        "b.e: not set there, 3 here",
+    ]
+
+
+def test_no_blocks(tmp_path: Path) -> None:
+    with pytest.raises(tdcd.RunError, match="no blocks there"):
+        tdcd.load_blocks(tmp_path)
