@@ -1,15 +1,30 @@
 """The base of every settings class: frozen, no unknown keys, and errors that name the nearest right key."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from tdcd.errors import nearest
+from tdcd.errors import JobError, nearest
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 
-class Strict(BaseModel):
+class _Told(ModelMetaclass):
+    """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; tables read from files are told by key."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise JobError("\n".join(f"{cls.__name__}: {problem}" for problem in problems(error))) from error
+
+
+class Strict(BaseModel, metaclass=_Told):
     """Settings that are checked once, when they are read, and never change after."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)

@@ -63,3 +63,8 @@ def test_a_batch_larger_than_the_data() -> None:
     assert settings(batch_size=50).batch_of(70) == 50
     with pytest.raises(JobError, match=r"training.batch_size: 71 is more than the 70 training samples"):
         settings(batch_size=71).batch_of(70)
+
+
+def test_python_gets_tdcds_own_error() -> None:
+    with pytest.raises(JobError, match=r"Settings: rounds: should be greater than 0 \(is 0\)\nSettings: rate: should"):
+        Settings(loss="cross-entropy", rounds=0, rate=-1)

@@ -12,7 +12,7 @@ class CNN(ModelSpec):
     """3×3 convolutions, each with ReLU and a halving max-pool while the image allows it, then a linear layer."""
 
     kind: Literal["cnn"] = "cnn"
-    channels: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)] = [16, 32]
+    channels: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1, strict=False)] = [16, 32]
     """Channels of each convolution."""
     batch_norm: bool = False
     """Normalise after each convolution over the client's rows of the batch."""

@@ -13,7 +13,7 @@ class MLP(ModelSpec):
     """Fully connected layers with ReLU between them."""
 
     kind: Literal["mlp"] = "mlp"
-    hidden: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)] = [64]
+    hidden: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1, strict=False)] = [64]
     """Width of each hidden layer."""
 
     def module(self, shape: Shape, outputs: int) -> nn.Module:
