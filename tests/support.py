@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tdcd.compute import Path, choose
+from tdcd.compute import choose
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Blocks, Network
@@ -29,6 +29,10 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "resnet18": (1, 16, 9),
     "dropout": (5,),
     "odd": (3,),
+    "tied": (4,),
+    "shared": (4,),
+    "remembers": (4,),
+    "fixed": (4,),
 }
 MODELS: dict[str, ModelSpec] = {
     "linear": Linear(),
@@ -58,14 +62,52 @@ class Odd(nn.Module):
         return embedding.tanh() if embedding.sum().item() > 0 else embedding
 
 
+class Remembers(nn.Module):
+    """Replaces its buffer in the forward pass, rather than changing it, and has a mask that is not finite."""
+
+    mean: Tensor
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, outputs)
+        self.register_buffer("mean", torch.zeros(outputs))
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        embedding: Tensor = self.linear(rows)
+        self.mean = 0.9 * self.mean + 0.1 * embedding.detach().mean(0)
+        return embedding - self.mean
+
+
+def shared(features: int, outputs: int) -> nn.Module:
+    """Use one layer twice."""
+    layer = nn.Linear(features, features)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(features, outputs))
+
+
+def tied(features: int, outputs: int) -> nn.Module:
+    """Give two layers one weight."""
+    one, two = nn.Linear(features, features), nn.Linear(features, features)
+    two.weight = one.weight
+    return nn.Sequential(one, nn.Tanh(), two, nn.Linear(features, outputs))
+
+
+def fixed(features: int, outputs: int) -> nn.Module:
+    """Train nothing."""
+    return nn.Linear(features, outputs).requires_grad_(False)
+
+
+USERS = {"odd": Odd, "tied": tied, "shared": shared, "remembers": Remembers, "fixed": fixed}
+
+
 def module(kind: str, outputs: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         shape = SHAPES[kind]
         if kind == "dropout":
             return nn.Sequential(nn.Linear(shape[0], 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, outputs))
-        if kind == "odd":
-            return Odd(shape[0], outputs)
+        if kind in USERS:
+            return USERS[kind](shape[0], outputs)
         return MODELS[kind].module(shape, outputs)
 
 
@@ -104,15 +146,12 @@ class Problem:
         return blocks
 
     def engine(self, path: str) -> Engine:
-        return OracleEngine(self.tasks) if path == "oracle" else LocalEngine(self.tasks, _path(path))
+        if path == "oracle":
+            return OracleEngine(self.tasks)
+        return LocalEngine(self.tasks, path)  # type: ignore[arg-type]
 
     def with_steps(self, steps: LocalSteps) -> "Problem":
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
-
-
-def _path(path: str) -> Path:
-    assert path in ("auto", "loop", "stacked")
-    return path  # type: ignore[return-value]
 
 
 def stackable(problem: Problem) -> bool:
@@ -157,6 +196,7 @@ def problem(
             steps=steps or LocalSteps(3),
             averaging=averaging,
             seed=seed,
+            width=outputs,
         )
     return Problem(tasks, samples, batch, rate, seed)
 
@@ -197,7 +237,9 @@ def distance(one: Blocks, two: Blocks) -> float:
     """Return the largest difference of any weight."""
     assert {silo: set(block) for silo, block in one.items()} == {silo: set(block) for silo, block in two.items()}
     return max(
-        float((tensor.double() - two[silo][name].double()).abs().max())
+        float((tensor.double() - two[silo][name].double())[tensor != two[silo][name]].abs().max(0).values)
+        if (tensor != two[silo][name]).any()
+        else 0.0
         for silo, block in one.items()
         for name, tensor in block.items()
     )

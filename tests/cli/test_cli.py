@@ -59,7 +59,8 @@ def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str])
     assert tdcd_command(*words, "--help") == 0
     printed = capsys.readouterr().out
     assert "Usage:" in printed
-    assert "tdcd train" in printed or "tdcd init" in printed or "tdcd report" in printed
+    name = " ".join(["tdcd", *words])
+    assert len(re.findall(rf"{name} (?!\[)\S", printed)) >= 1, "no example of the command itself"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +172,8 @@ def own(name: str) -> list[str]:
         (["train", "--set", "training.local_stepz=3"], "unknown key 'local_stepz'; did you mean 'local_steps'"),
         (["train", "--set", "training.rounds=many"], "training.rounds: should be a valid integer (is 'many')"),
         (["train", "--set", "rate"], "KEY=VALUE"),
+        (["train", "--set", "silos=5", "-K", "3"], "silos: should be a valid dictionary"),
+        (["train", "--set", "training=5"], "training: should be a valid dictionary"),
         (["train", "--batch-size", "5000"], "training.batch_size: 5000 is more than the 1434 training samples"),
         (["train", "--batch-size", "some"], "training.batch_size"),
         (["train", "--clients", "5000"], "silo 'left': 5000 clients for 1434 rows would leave clients without rows"),
@@ -209,6 +212,11 @@ def test_divergence_keeps_a_usable_run(capsys: pytest.CaptureFixture[str]) -> No
     assert tdcd_command("train", "--rate", "1e30", "-o", "run", "-q") == 2
     assert "The checkpoint of round 0 is kept in run" in capsys.readouterr().err
     assert "diverged" in Path("run/report.html").read_text()
+
+
+def test_odd_names_of_directories_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tdcd_command("train", *SMALL, "-o", "run [/x] [bold]") == 0
+    assert "Run:    run [/x] [bold]" in capsys.readouterr().out
 
 
 def test_another_job_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

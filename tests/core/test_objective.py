@@ -49,6 +49,8 @@ def test_labels_are_prepared() -> None:
     assert SquaredError().prepare(floats, 1, torch.float32).shape == (3, 1)
     assert CrossEntropy().width(torch.tensor([0, 4])) == 5
     assert CrossEntropy().width(torch.tensor([0, 0])) == 2
+    with pytest.raises(DataError, match="the largest is 10000000000000, yet there are only 2 classes"):
+        CrossEntropy().width(torch.tensor([0, 10**13]))
     assert SquaredError().width(torch.zeros(3, 2)) == 2
 
 

@@ -65,6 +65,16 @@ def silo(**changes: object) -> Silo:
         ([silo(clients=[range(6), [77]])], Y, "client '1': IDs without a row of features: 77"),
         ([silo(clients=[range(6), ["x"]])], Y, "client '1': its IDs are texts, the silo's numbers"),
         ([silo(clients=[[0.5, 1.5]])], Y, "client '0': IDs must be"),
+        ([silo(clients=[0, 1, 2])], Y, "silo 'bank', client '0': IDs must be a list"),
+        ([silo(clients=5)], Y, "silo 'bank': clients must be lists of IDs"),
+        ([silo(clients=None)], Y, "silo 'bank': clients must be lists of IDs"),
+        ([silo(clients="abc")], Y, "silo 'bank': clients must be lists of IDs"),
+        ([silo(clients={1: range(6)})], Y, "silo 'bank': a client's name must be a text, not 1"),
+        ([silo(clients=[iter([1])])], Y, "client '0': IDs must be a list"),
+        ([silo(name=3)], Y, "silo '3': a name is a text"),
+        ([silo(features=[[1.0], [1.0, 2.0]])], Y, "silo 'bank': not an array of numbers"),
+        ([silo(ids=[1, "b", 2, 3, 4, 5])], Y, "all whole numbers or all texts, not both"),
+        ([silo(ids=np.array([2**64 - 1, 1, 2, 3, 4, 5], dtype=np.uint64))], Y, "too large; write such IDs as texts"),
         ([silo(ids=[0, 1, 2, 3, 4])], Y, "6 rows of features but 5 IDs"),
         ([silo(ids=[0, 1, 2, 3, 4, 4])], Y, "IDs that stand for several rows: 4"),
         ([silo(), silo(name="b", ids=[0, 1, 2, 3, 4, 9])], Y, "1 are not in silo 'b': 5; 1 are not in silo 'bank': 9"),
@@ -113,3 +123,27 @@ def test_the_fingerprint_sees_every_part() -> None:
         Federation.from_silos([silo(features=torch.tensor(X).float())], Y),
     ]
     assert len({base.fingerprint(), *(f.fingerprint() for f in changed)}) == 7
+
+
+def test_arrays_of_every_kind_are_taken() -> None:
+    expected = Federation.from_silos([silo()], Y).samples.features["bank"]
+    for features in (X[:, ::-1][:, ::-1], X.astype(">f8"), X.astype(np.longdouble), X.tolist(), torch.tensor(X)):
+        found = Federation.from_silos([silo(features=features)], Y)
+        assert torch.equal(found.samples.features["bank"], expected)
+        assert found.fingerprint()
+    read_only = X.copy()
+    read_only.flags.writeable = False
+    assert torch.equal(Federation.from_silos([silo(features=read_only)], Y).samples.features["bank"], expected)
+    half = Federation.from_silos([silo(features=torch.tensor(X, dtype=torch.bfloat16))], Y)
+    assert half.fingerprint()
+    for labels in (Y.astype(bool), Y.astype(np.uint16), Y.astype(np.uint64), Y.tolist(), Y.astype(np.float32)):
+        assert Federation.from_silos([silo()], labels).samples.labels.tolist() == Y.tolist()
+
+
+def test_ids_as_objects_and_of_any_length() -> None:
+    names = np.array(["x" * 3, "y" * 200, "é", "a b", "1", ""], dtype=object)
+    federation = Federation.from_silos([silo(ids=names, clients=[names[:2], names[2:]])], Y, names)
+    assert sorted(federation.ids.tolist()) == sorted(names.tolist())
+    wide = names.astype("<U300")
+    again = Federation.from_silos([silo(ids=wide, clients=[wide[:2], wide[2:]])], Y, wide)
+    assert again.fingerprint() == federation.fingerprint()

@@ -1,5 +1,6 @@
 """Runs on disk: what is written, what survives a crash, and going on."""
 
+import importlib
 import json
 import os
 import shutil
@@ -13,8 +14,8 @@ from torch import nn
 
 import tdcd
 from support import same
-from tdcd.training.directory import RunDirectory
-from tdcd.training.files import differences, write_atomically
+from tdcd.files import write_atomically
+from tdcd.training.directory import RunDirectory, differences
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))
@@ -64,7 +65,7 @@ WHOLE = train(None)
 
 def test_what_a_run_writes(tmp_path: Path) -> None:
     result = train(tmp_path / "run")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
     assert names == {"job.toml", "environment.json", "federation.json", "history.jsonl", "checkpoint.safetensors",
                      "blocks", "result.json"}  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
@@ -77,6 +78,33 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     assert set(sessions[0]["packages"]) == {"tdcd", "torch", "numpy", "scikit-learn"}
     federation = json.loads((tmp_path / "run" / "federation.json").read_text())
     assert [len(silo["clients"]) for silo in federation["silos"]] == [2, 2]
+
+
+@pytest.mark.parametrize("where", ["round", "evaluated", "save"])
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_ctrl_c_in_the_middle_of_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, at: int) -> None:
+    """Interrupted in a round, between an evaluation and its record, or while a checkpoint is written."""
+    from tdcd.engines import LocalEngine
+
+    loop = importlib.import_module("tdcd.training.train")
+    target: Any = {"round": LocalEngine, "evaluated": loop, "save": RunDirectory}[where]
+    name = {"round": "round", "evaluated": "measure", "save": "save"}[where]
+    original, calls = getattr(target, name), 0
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at + 1:
+            raise KeyboardInterrupt
+        return original(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    resumed = train(tmp_path, resume=True)
+    assert same(resumed.blocks, WHOLE.blocks)
+    assert timeless(resumed.history) == timeless(WHOLE.history)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
@@ -98,7 +126,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(
 def test_ctrl_c_keeps_the_last_finished_round(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, observer=Stop(5))
-    checkpoint = RunDirectory(tmp_path).load()
+    checkpoint = RunDirectory(tmp_path, {}).load()
     assert checkpoint
     assert checkpoint.round == 5
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "interrupted"
@@ -126,20 +154,56 @@ def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
     assert "training.clip_norm: not set there, 1.0 here" in str(caught.value)
 
 
-def test_other_data_is_refused(tmp_path: Path) -> None:
-    train(tmp_path)
+def test_other_inputs_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    test = tdcd.samples({"a": X[:9, :2], "b": X[:9, 2:]}, Y[:9])
+    batches = [np.r_[number : number + 9, 30:36] for number in range(12)]
+    tdcd.train(FEDERATION, MODELS, settings(), test=test, batches=batches, directory=tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
     other = tdcd.Federation.from_silos(
         [tdcd.Silo("a", X[:, :2] + 1, [range(40)]), tdcd.Silo("b", X[:, 2:], [range(40)])], Y
     )
-    with pytest.raises(tdcd.RunError, match="training data has changed"):
-        tdcd.train(other, MODELS, settings(), directory=tmp_path, resume=True)
+    first = {silo: network.initial() for silo, network in WHOLE.networks.items()}
+    first["b"]["1.bias"] = first["b"]["1.bias"] + 1
+    changed_test = tdcd.samples({"a": X[:9, :2], "b": X[:9, 2:]}, 1 - Y[:9])
+    given: dict[str, Any] = {"test": test, "batches": batches}
+    for federation, models, more, says in (
+        (other, MODELS, {}, "training data"),
+        (FEDERATION, MODELS | {"b": tdcd.models.MLP(hidden=[5])}, {}, "networks, first weights"),
+        (FEDERATION, MODELS, {"test": changed_test}, "test data"),
+        (FEDERATION, MODELS, {"batches": batches[1:] + batches[:1]}, "batches"),
+        (FEDERATION, MODELS, {"initial": first}, "first weights"),
+    ):
+        with pytest.raises(tdcd.RunError, match=f"not what it was started with: {says}; start a new run"):
+            tdcd.train(federation, models, settings(), directory=tmp_path, resume=True, **(given | more))
+    with pytest.raises(tdcd.RunError, match="engine: local there, oracle here"):
+        tdcd.train(FEDERATION, MODELS, settings(), directory=tmp_path, resume=True, engine="oracle")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == before
 
 
-def test_another_network_is_refused(tmp_path: Path) -> None:
-    train(tmp_path)
-    models = MODELS | {"b": tdcd.models.MLP(hidden=[5])}
-    with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors, silo 'b': '1.weight' has shape"):
-        tdcd.train(FEDERATION, models, settings(), directory=tmp_path, resume=True)
+def test_weights_in_another_memory_layout_resume_exactly(tmp_path: Path) -> None:
+    images = tdcd.Federation.from_silos([tdcd.Silo("a", RNG.normal(size=(40, 2, 6, 6)), [range(20), range(20, 40)])], Y)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 1))
+    model = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    whole = tdcd.train(images, {"a": model}, settings())
+    with pytest.raises(KeyboardInterrupt):
+        tdcd.train(images, {"a": model}, settings(), directory=tmp_path, observer=Stop(5))
+    assert same(tdcd.train(images, {"a": model}, settings(), directory=tmp_path, resume=True).blocks, whole.blocks)
+
+
+def test_a_silo_without_weights_resumes(tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows.sum(1, keepdim=True)
+
+    models = MODELS | {"b": Sum()}
+    whole = tdcd.train(FEDERATION, models, settings())
+    with pytest.raises(KeyboardInterrupt):
+        tdcd.train(FEDERATION, models, settings(), directory=tmp_path, observer=Stop(5))
+    assert same_or_empty(tdcd.train(FEDERATION, models, settings(), directory=tmp_path, resume=True), whole)
+
+
+def same_or_empty(one: tdcd.Result, two: tdcd.Result) -> bool:
+    return one.blocks["b"] == two.blocks["b"] == {} and same({"a": one.blocks["a"]}, {"a": two.blocks["a"]})
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
@@ -148,6 +212,27 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(tdcd.RunError, match="already holds a run; go on with it by --resume"):
         train(tmp_path)
     assert (tmp_path / "history.jsonl").read_bytes() == before
+
+
+def test_two_trainings_do_not_share_a_directory(tmp_path: Path) -> None:
+    class Intruder(tdcd.Observer):
+        def advanced(self, done: int) -> None:
+            if done == 3:
+                with pytest.raises(tdcd.RunError, match="is in use by another training"):
+                    train(tmp_path, resume=True)
+
+    train(tmp_path, observer=Intruder())
+    assert same(train(tmp_path, resume=True).blocks, WHOLE.blocks)
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    train(tmp_path)
+    for file in ("environment.json", "job.toml"):
+        whole = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(whole[: len(whole) // 2])
+        with pytest.raises(tdcd.RunError, match=rf"{file}: damaged"):
+            train(tmp_path, resume=True)
+        (tmp_path / file).write_text(whole)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
@@ -178,9 +263,28 @@ def test_a_crash_at_any_byte_loses_nothing_older(tmp_path: Path, monkeypatch: py
     def crash(*_: object) -> None:
         raise Crash
 
+    class Dying:
+        """A file whose process dies after some bytes."""
+
+        def __init__(self, path: Path, bytes_: int) -> None:
+            self.path, self.bytes = str(path), bytes_
+
+        def __enter__(self) -> "Dying":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def write(self, data: bytes) -> None:
+            with open(self.path, "wb") as file:
+                file.write(data[: self.bytes])
+            raise Crash
+
     for written in range(0, len(new) + 1, 50):
-        leftover = tmp_path / ".checkpoint.tmp"
-        leftover.write_bytes(new[:written])
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", lambda path, mode, n=written: Dying(path, n))
+            with pytest.raises(Crash):
+                write_atomically(file, new)
         assert file.read_bytes() == b"old" * 100
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", crash)
@@ -233,7 +337,7 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     )
     with pytest.raises(tdcd.DivergedError, match=says):
         tdcd.train(FEDERATION, MODELS | {"a": Poison()}, settings(), directory=tmp_path)
-    checkpoint = RunDirectory(tmp_path).load()
+    checkpoint = RunDirectory(tmp_path, {}).load()
     assert checkpoint
     assert checkpoint.round == 6
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "diverged"

@@ -23,7 +23,7 @@ def settings(**more: Any) -> tdcd.Settings:
 
 
 def train(models: Any = None, **more: Any) -> tdcd.Result:
-    options = {key: more.pop(key) for key in ("test", "initial", "batches", "observer", "compute") if key in more}
+    options = {key: more.pop(key) for key in set(more) - set(tdcd.Settings.model_fields)}
     return tdcd.train(FEDERATION, models or tdcd.models.MLP(hidden=[6]), settings(**more), **options)
 
 
@@ -109,6 +109,8 @@ class Wrong(nn.Module):
             return embedding, embedding
         if self.how == "one row":
             return embedding[:1]
+        if self.how == "squeezes":
+            return embedding.squeeze()
         if self.how == "training only" and self.training:
             raise RuntimeError("not in training")
         return embedding.detach() if self.how == "detached" else embedding
@@ -122,12 +124,13 @@ class Wrong(nn.Module):
         ("tuple", "silo 'a': its network returned tuple for 2 rows"),
         ("one row", r"silo 'a': its network returned \(1, 3\) for 2 rows"),
         ("training only", "silo 'a', client 'client-.': its network failed in the forward pass: .* not in training"),
+        ("squeezes", r"silo 'a', client 'client-.': .* returned \(3,\) for 1 rows in training mode, not \(1, 3\)"),
         ("detached", "silo 'a', client 'client-.': its network failed in the local steps"),
     ],
 )
 def test_a_users_network_that_fails(how: str, says: str) -> None:
     with pytest.raises(tdcd.ModelError, match=says):
-        train({"a": Wrong(how), "b": nn.Linear(3, 3)})
+        train({"a": Wrong(how), "b": nn.Linear(3, 3)}, batch_size=3, rounds=20)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,19 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         ),
         (None, {"batch_size": 41}, tdcd.JobError, "41 is more than the 40 training samples"),
         (None, {"batches": [[1, 2]] * 5}, tdcd.JobError, "5 are given for 6 rounds"),
-        (None, {"batches": [[1, 2]] * 5 + [[3, 3]]}, tdcd.DataError, "batch 5: it is empty or names an ID twice"),
+        (None, {"batches": [[1, 2]] * 5 + [[3, 3]]}, tdcd.DataError, "batch 5 names an ID twice"),
+        (None, {"batches": [[1, 2]] * 5 + [[]]}, tdcd.DataError, "batch 5 is empty"),
+        (None, {"engine": "orcale"}, tdcd.JobError, "engine: 'orcale' is not known; did you mean 'oracle'"),
+        (None, {"compute": "stakced"}, tdcd.JobError, "compute: 'stakced' is not known; did you mean 'stacked'"),
+        (None, {"resume": True}, tdcd.JobError, "needs the directory"),
+        (tdcd.models.MLP, {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification"),
+        ("mlp", {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification .* not 'mlp'"),
+        (
+            None,
+            {"initial": {"a": {"1.bias": "x"}, "b": {}}},
+            tdcd.DataError,
+            "initial weights, silo 'a', '1.bias': not numbers",
+        ),
         (None, {"batches": [[1, 99]] * 6}, tdcd.DataError, "batch 0 names IDs .* 99"),
         (None, {"loss": "binary-cross-entropy"}, tdcd.DataError, "labels out of range: 2; .* 0 and 1"),
         (None, {"initial": {"a": {}}}, tdcd.ModelError, "for the silos a, the federation has a, b"),
@@ -207,6 +222,28 @@ def test_looking_changes_nothing() -> None:
 def test_divergence_is_told_with_a_smaller_rate() -> None:
     with pytest.raises(tdcd.DivergedError, match=r"training diverged: .* Try a smaller rate, such as 1e\+19"):
         train(rate=1e20)
+
+
+def test_a_first_loss_that_is_not_finite_is_not_blamed_on_the_rate() -> None:
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", X["a"] * 1e39, [range(40)])], Y)
+    with pytest.raises(tdcd.DivergedError, match="before training: check the scale of the features"):
+        tdcd.train(federation, tdcd.models.Linear(), settings())
+
+
+def test_first_weights_must_be_finite() -> None:
+    broken = nn.Linear(4, 3)
+    broken.weight.data[0, 0] = torch.nan
+    with pytest.raises(tdcd.ModelError, match="silo 'a': its first weights 'weight' are not finite"):
+        train({"a": broken, "b": nn.Linear(3, 3)})
+
+
+def test_new_rows_are_brought_to_the_type_of_the_training_rows() -> None:
+    result = train()
+    ints = {silo: np.ones(rows.shape, dtype=int) for silo, rows in X.items()}
+    floats = {silo: np.ones(rows.shape) for silo, rows in X.items()}
+    assert torch.equal(result.scores(ints), result.scores(floats))
+    with pytest.raises(tdcd.ModelError, match=r"silo 'a': its network fails on rows of shape \(3,\)"):
+        result.predict({"a": X["b"], "b": X["b"]})
 
 
 def test_predicting_needs_every_silo() -> None:

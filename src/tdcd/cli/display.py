@@ -144,8 +144,8 @@ class Spoken(Display):
             table.add_row(name, *cells, style="bold" if name == "federation" else "")
         self.console.print()
         self.console.print(table)
-        self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True)
-        self.console.print(f"Report: {report}", highlight=False, soft_wrap=True)
+        self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True, markup=False)
+        self.console.print(f"Report: {report}", highlight=False, soft_wrap=True, markup=False)
 
     def stopped(self, directory: Path | None) -> None:
         """See Display."""
@@ -153,7 +153,7 @@ class Spoken(Display):
             self.console.print("\nStopped before the training began; nothing is written.", highlight=False)
             return
         self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:", highlight=False)
-        self.console.print(f"  tdcd train --resume {directory}", highlight=False, soft_wrap=True)
+        self.console.print(f"  tdcd train --resume {directory}", highlight=False, soft_wrap=True, markup=False)
 
 
 class Plain(Spoken):

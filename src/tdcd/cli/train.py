@@ -80,7 +80,7 @@ def _resolve(
 ) -> tuple["Job", str, Path]:
     """Find the job and the directory it runs in."""
     from tdcd.experiments.job import load_job
-    from tdcd.training.directory import import_path
+    from tdcd.training.directory import sessions
 
     if resume is None:
         where = str(file or "digits")
@@ -94,7 +94,7 @@ def _resolve(
         raise RunError(f"{resume} is not a run: it has no job.toml")
     where = str(file or resume / "job.toml")
     job = load_job(where, overrides, clients)
-    _importable(*(Path(place) for place in import_path(resume)), Path(where).parent)
+    _importable(*(Path(place) for place in sessions(resume)[0].get("import_path", [])), Path(where).parent)
     return job, where, resume
 
 

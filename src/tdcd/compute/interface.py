@@ -41,6 +41,14 @@ def mean_with_idle(task: SiloTask, block: Block, shards: Shards) -> Mean:
     return mean
 
 
+def checked(embedding: Tensor, rows: int, task: SiloTask) -> Tensor:
+    """Return an embedding if it is one: a tensor (rows, E)."""
+    shape = tuple(embedding.shape) if isinstance(embedding, Tensor) else type(embedding).__name__
+    if shape != (rows, task.width):
+        raise ValueError(f"it returned {shape} for {rows} rows in training mode, not ({rows}, {task.width})")
+    return embedding
+
+
 @contextmanager
 def blame(task: SiloTask, clients: list[int], stage: str) -> Iterator[None]:
     """Turn whatever a silo's network raises into an error that names the silo, the clients and the stage."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tdcd.compute.interface import blame, mean_with_idle, weight_of
+from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
 from tdcd.core.average import Mean
 from tdcd.core.client import descend
 from tdcd.core.network import Block, copy_block
@@ -28,7 +28,8 @@ class Loop:
                 with blame(self._task, [client], "the forward pass"):
                     self._seed(round_, client)
                     x = self._task.features[rows[part]]
-                    parts.append(self._task.network(copy_block(block), x, training=True))
+                    embedding = self._task.network(copy_block(block), x, training=True)
+                    parts.append(checked(embedding, len(x), self._task))
         return torch.cat(parts)
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:

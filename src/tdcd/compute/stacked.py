@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from tdcd.compute.interface import blame, mean_with_idle, weight_of
+from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
 from tdcd.core.average import Mean
 from tdcd.core.client import descend
 from tdcd.core.network import Block, copy_block
@@ -34,7 +34,7 @@ class Stacked:
 
     def __init__(self, task: SiloTask) -> None:
         self._task = task
-        self._padded = rows_are_independent(task.network.module)
+        self.padded = rows_are_independent(task.network.module)
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
@@ -73,12 +73,16 @@ class Stacked:
         return mean
 
     def _forward(self, blocks: Block, x: Tensor) -> Tensor:
-        """Embed x (G, n, …) with a block for each of G clients: (G, n, E)."""
+        """Embed x (G, n, …) with a block for each of G clients: (G, n, E). Updates the blocks' buffers."""
+        network = self._task.network
 
-        def one(block: Block, x: Tensor) -> Tensor:
-            return self._task.network(block, x, training=True)
+        def one(block: Block, x: Tensor) -> tuple[Tensor, Block]:
+            embedding = network(block, x, training=True)
+            return checked(embedding, len(x), self._task), {name: block[name] for name in network.buffers}
 
-        result: Tensor = vmap(one)(blocks, x)
+        embedding, buffers = vmap(one)(blocks, x)
+        blocks.update(buffers)
+        result: Tensor = embedding
         return result
 
     def _chunks(self, shards: Shards) -> Iterator[tuple[list[int], Tensor, Tensor]]:
@@ -87,7 +91,7 @@ class Stacked:
         A padded place repeats the client's first row: a harmless value, whose weight is zero.
         """
         sized = sorted((part.stop - part.start, client, part.start) for client, part in shards)
-        groups = [sized] if self._padded else [list(same) for _, same in groupby(sized, key=lambda s: s[0])]
+        groups = [sized] if self.padded else [list(same) for _, same in groupby(sized, key=lambda s: s[0])]
         for group in groups:
             for first in range(0, len(group), CHUNK):
                 counts, clients, starts = zip(*group[first : first + CHUNK], strict=True)

@@ -34,7 +34,8 @@ def descend(
 ) -> Block:
     """Take Q steps θ ← θ − η·∂loss(forward(θ))/∂θ (Equation 5) and return the new block.
 
-    ``forward`` recomputes the client's own embeddings Φ_{k,j} from its newest weights; ``loss`` holds the stale
+    ``forward`` recomputes the client's own embeddings Φ_{k,j} from its newest weights, and puts running statistics
+    that it updates into the block it is given; ``loss`` holds the stale
     Φ_{-k,j} and returns the mean over the client's rows (Equation 4).
 
     With ``grouped``, every tensor has a leading dimension of clients, and ``loss`` returns the sum of the
@@ -45,7 +46,9 @@ def descend(
     velocity: dict[str, Tensor] = {}
     for _ in range(steps.count):
         theta = {name: block[name].detach().requires_grad_() for name in trainable}
-        value = loss(forward({**block, **theta}))
+        now = {**block, **theta}
+        value = loss(forward(now))
+        block.update({name: tensor for name, tensor in now.items() if name not in theta})
         if not trainable:
             continue
         found = torch.autograd.grad(value, list(theta.values()), allow_unused=True)

@@ -1,7 +1,7 @@
 """A silo's network h_j as a pure function of its block of weights θ_j."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -21,31 +21,59 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.module = copy.deepcopy(module).to(dtype)
+        self.module = copy.deepcopy(module).to(dtype).train()
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
+        self.buffers = tuple(name for name in self.initial() if name not in self.trainable)
+        """Everything that gradient steps leave alone: running statistics, frozen weights."""
+        self._places = dict(_places(self.module))
 
     def initial(self) -> Block:
         """Return a copy of the module's own weights and buffers."""
-        named = (*self.module.named_parameters(), *self.module.named_buffers())
-        return {name: tensor.detach().clone() for name, tensor in named}
+        return {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in named_tensors(self.module)
+        }
 
     def __call__(self, block: Block, rows: Tensor, *, training: bool) -> Tensor:
         """Embed rows (n, …) as Φ (n, E).
 
-        When training, layers with running statistics update those of ``block`` in place, as torch does.
+        What the module writes to its buffers, as BatchNorm does when training, is written to ``block``.
         """
         if self.module.training != training:
             self.module.train(training)
-        result: Tensor = functional_call(self.module, block, (rows,))
-        return result
+        given = {place: block[name] for place, name in self._places.items()}
+        embedding: Tensor = functional_call(self.module, given, (rows,), tie_weights=False)
+        for place, name in self._places.items():
+            if given[place] is not block[name]:  # a buffer was replaced rather than changed
+                block[name] = given[place].detach()
+        return embedding
 
     def with_weights(self, block: Block) -> nn.Module:
         """Return an ordinary module with these weights, in evaluation mode."""
         module = copy.deepcopy(self.module).eval()
         with torch.no_grad():
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            for name, tensor in named_tensors(module):
                 tensor.copy_(block[name])
         return module
+
+
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight and buffer once, under its first name."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _places(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield each place that holds a tensor, with the tensor's first name.
+
+    A weight tied to several layers has several places; a layer used several times has one.
+    """
+    first = {id(tensor): name for name, tensor in named_tensors(module)}
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                yield prefix + name, first[id(tensor)]
 
 
 def copy_block(block: Block) -> Block:

@@ -48,7 +48,14 @@ class CrossEntropy(Objective):
     """Softmax cross-entropy over E classes; labels are class numbers 0 … E − 1."""
 
     def width(self, labels: Tensor) -> int:  # noqa: D102
-        return max(2, int(_whole(_column(labels)).max()) + 1)
+        whole = _whole(_column(labels))
+        width, distinct = int(whole.max()) + 1, len(set(whole.tolist()))
+        if width > max(1000, 10 * distinct):
+            raise DataError(
+                f"labels out of range: the largest is {width - 1}, yet there are only {distinct} classes; "
+                "number the classes 0, 1, 2, …"
+            )
+        return max(2, width)
 
     def prepare(self, labels: Tensor, width: int, dtype: torch.dtype) -> Tensor:  # noqa: ARG002, D102
         if width < 2:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tdcd.core.network import Block, Blocks
+from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
@@ -57,7 +57,7 @@ def oracle_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -
                 y = torch.stack([task.labels[p] for p in samples])
                 stale = torch.stack([phi_minus[silo][p] for p in samples])
                 local_steps(model, x, y, stale, task, round_.rate)
-            models.append(named_tensors(model))
+            models.append({name: tensor.detach() for name, tensor in named_tensors(model)})
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
         result[silo] = {}
         for name, start in blocks[silo].items():
@@ -75,23 +75,23 @@ def held_samples(task: SiloTask, k: int, zeta: set[int]) -> list[int]:
 def client_model(task: SiloTask, k: int, block: Block, round_: Round) -> nn.Module:
     """Return the client's own copy of the network with the hub's weights, its random stream at its start."""
     model = copy.deepcopy(task.network.module)
-    for name, tensor in named_tensors(model).items():
-        tensor.copy_(block[name])
+    with torch.no_grad():
+        for name, tensor in named_tensors(model):
+            tensor.copy_(block[name])
     model.train()
     torch.manual_seed(client_seed(task.seed, round_.number, task.silo, task.roster.clients[k]))
     return model
 
 
-def named_tensors(model: nn.Module) -> Block:
-    """Return the module's own weights and running statistics by name."""
-    named = (*model.named_parameters(), *model.named_buffers())
-    return {name: tensor.detach() for name, tensor in named}
-
-
 def local_steps(model: nn.Module, x: Tensor, y: Tensor, stale: Tensor, task: SiloTask, rate: float) -> None:
     """Take Q steps of stochastic gradient descent on the client's rows (Equation 5)."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        for _ in range(task.steps.count):
+            model(x)
+        return
     optimiser = torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad],
+        parameters,
         lr=rate,
         momentum=task.steps.momentum,
         weight_decay=task.steps.weight_decay,

@@ -26,3 +26,5 @@ class SiloTask:
     steps: LocalSteps
     averaging: Averaging
     seed: int
+    width: int
+    """E, the width of the embeddings."""

@@ -4,19 +4,14 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from tdcd.core.topology import Roster, Samples
+from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, shown, to_ids, to_tensor
 from tdcd.errors import DataError, listed
-
-Array = npt.NDArray[Any]
-ArrayLike = Tensor | npt.ArrayLike
-IDs = Sequence[int] | Sequence[str] | Array | Tensor
 
 
 @dataclass(frozen=True)
@@ -56,30 +51,22 @@ class Federation:
         """
         if not silos:
             raise DataError("a federation needs at least one silo")
-        names = [silo.name for silo in silos]
+        names = [_name(silo) for silo in silos]
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {listed(_doubles(np.array(names)))}")
-        for name in names:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-                raise DataError(f"silo '{name}': a name is made of letters, digits, dots, dashes and underscores")
         y = to_tensor(labels, "labels")
-        row_ids = {silo.name: _row_ids(silo) for silo in silos}
+        features = {silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos}
+        row_ids = {silo.name: _row_ids(silo, len(features[silo.name])) for silo in silos}
         common = np.sort(row_ids[names[0]])
         for name in names[1:]:
             _same_ids(common, row_ids[name], f"silo '{names[0]}'", f"silo '{name}'")
-        y_ids = np.arange(len(y)) if label_ids is None else _ids(label_ids, "the labels")
+        y_ids = np.arange(len(y)) if label_ids is None else to_ids(label_ids, "the labels")
         if len(y_ids) != len(y):
             raise DataError(f"there are {len(y)} labels and {len(y_ids)} label IDs")
         _same_ids(common, y_ids, f"silo '{names[0]}'", "the labels")
-        return cls(
-            samples=Samples(
-                {silo.name: _in_order(to_tensor(silo.features, f"silo '{silo.name}'"), row_ids[silo.name])
-                 for silo in silos},
-                _in_order(y, y_ids),
-            ),
-            rosters={silo.name: _roster(silo, common) for silo in silos},
-            ids=common,
-        )  # fmt: skip
+        rows = {name: _in_order(features[name], row_ids[name]) for name in names}
+        rosters = {silo.name: _roster(silo, common) for silo in silos}
+        return cls(Samples(rows, _in_order(y, y_ids)), rosters, common)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -95,24 +82,25 @@ class Federation:
 
     def numbers(self, ids: IDs, what: str = "a batch") -> Tensor:
         """Turn IDs into ascending sample numbers."""
-        wanted = _ids(ids, what)
-        places = np.searchsorted(self.ids, wanted) if _comparable(self.ids, wanted) else np.array([])
-        found = self.ids[places.clip(max=len(self.ids) - 1)] == wanted if len(places) else np.array([False])
-        if not np.all(found):
-            strange = wanted[~found] if len(places) else wanted
+        wanted = to_ids(ids, what)
+        if len(wanted) == 0:
+            raise DataError(f"{what} is empty")
+        if not _comparable(self.ids, wanted):
+            raise DataError(f"{what} names IDs that the federation does not have: {listed(wanted)}")
+        places = np.searchsorted(self.ids, wanted).clip(max=len(self.ids) - 1)
+        strange = wanted[self.ids[places] != wanted]
+        if len(strange):
             raise DataError(f"{what} names IDs that the federation does not have: {listed(strange)}")
         return torch.from_numpy(np.sort(places))
 
     def fingerprint(self) -> str:
         """Return a digest of all of the data: IDs, features, labels and who holds what."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((self.ids.dtype.str, self.ids.tolist())).encode())
-        digest.update(_bytes(self.samples.labels))
+        digest.update(repr(self.ids.tolist()).encode())
+        digest.update(fingerprint({"labels": self.samples.labels, **self.samples.features}).encode())
         for name in sorted(self.rosters):
-            features = self.samples.features[name]
-            digest.update(repr((name, self.rosters[name].clients, tuple(features.shape))).encode())
-            digest.update(_bytes(self.rosters[name].owner))
-            digest.update(_bytes(features))
+            digest.update(repr(self.rosters[name].clients).encode())
+            digest.update(fingerprint({name: self.rosters[name].owner}).encode())
         return digest.hexdigest()
 
 
@@ -126,42 +114,16 @@ def samples(features: Mapping[str, ArrayLike], labels: ArrayLike) -> Samples:
     return Samples(tensors, y)
 
 
-def to_tensor(values: ArrayLike, what: str) -> Tensor:
-    """Return numbers as a tensor without copying where possible.
-
-    Raises:
-        DataError: not numbers, no rows, or something not finite.
-    """
-    if isinstance(values, Tensor):
-        tensor = values.detach()
-    else:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiub":
-            raise DataError(f"{what}: not numbers but {array.dtype}; encode text and dates as numbers first")
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    if tensor.ndim == 0 or len(tensor) == 0:
-        raise DataError(f"{what}: no rows")
-    if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
-        bad = (~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[:, 0]
-        raise DataError(
-            f"{what}: NaN or infinite numbers in {len(bad)} of {len(tensor)} rows "
-            f"(row {listed(bad.tolist())}); fill or drop them first"
-        )
-    return tensor
+def _name(silo: Silo) -> str:
+    if not isinstance(silo.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", silo.name):
+        raise DataError(f"silo '{silo.name}': a name is a text of letters, digits, dots, dashes and underscores")
+    return silo.name
 
 
-def _ids(values: IDs, what: str) -> Array:
-    array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise DataError(f"{what}: IDs must be a list of whole numbers or of texts, not {array.dtype}")
-    return array.astype(np.int64) if array.dtype.kind in "iu" else array
-
-
-def _row_ids(silo: Silo) -> Array:
-    rows = len(to_tensor(silo.features, f"silo '{silo.name}'"))
+def _row_ids(silo: Silo, rows: int) -> Array:
     if silo.ids is None:
         return np.arange(rows)
-    ids = _ids(silo.ids, f"silo '{silo.name}'")
+    ids = to_ids(silo.ids, f"silo '{silo.name}'")
     if len(ids) != rows:
         raise DataError(f"silo '{silo.name}': {rows} rows of features but {len(ids)} IDs")
     doubles = _doubles(ids)
@@ -207,15 +169,21 @@ def _in_order(rows: Tensor, ids: Array) -> Tensor:
 def _roster(silo: Silo, common: Array) -> Roster:
     where = f"silo '{silo.name}'"
     named = isinstance(silo.clients, Mapping)
-    held = dict(silo.clients) if isinstance(silo.clients, Mapping) else {str(k): c for k, c in enumerate(silo.clients)}
+    if isinstance(silo.clients, str) or not isinstance(silo.clients, Mapping | Sequence | np.ndarray):
+        raise DataError(f"{where}: clients must be lists of IDs, named or not, not {shown(silo.clients)}")
+    held: dict[str, IDs] = (
+        dict(silo.clients) if isinstance(silo.clients, Mapping) else {str(k): c for k, c in enumerate(silo.clients)}
+    )
     if not held:
         raise DataError(f"{where}: it needs at least one client")
     owner = np.full(len(common), -1)
     first: list[int] = []
     for k, (client, values) in enumerate(held.items()):
-        if len(values) == 0:
+        if not isinstance(client, str):
+            raise DataError(f"{where}: a client's name must be a text, not {shown(client)}")
+        ids = to_ids(values, f"{where}, client '{client}'")
+        if len(ids) == 0:
             raise DataError(f"{where}, client '{client}': it holds no rows; leave it out or give it some")
-        ids = _ids(values, f"{where}, client '{client}'")
         if not _comparable(common, ids):
             raise DataError(f"{where}, client '{client}': its IDs are {_sort(ids)}, the silo's {_sort(common)}")
         places = np.searchsorted(common, ids).clip(max=len(common) - 1)
@@ -243,7 +211,3 @@ def _roster(silo: Silo, common: Array) -> Roster:
     names = list(held)
     clients = tuple(names[k] for k in order) if named else tuple(f"client-{k}" for k in range(len(order)))
     return Roster(clients, torch.from_numpy(rank[owner]))
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().numpy().reshape(-1).view(np.uint8).data

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from tdcd.data.federation import Array
+from tdcd.data.arrays import Array
 
 SourceName = Literal["digits", "breast-cancer"]
 

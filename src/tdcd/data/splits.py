@@ -3,7 +3,7 @@
 import numpy as np
 
 from tdcd.core.seeds import derive
-from tdcd.data.federation import Array
+from tdcd.data.arrays import Array
 from tdcd.errors import DataError
 
 

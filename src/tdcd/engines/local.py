@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tdcd.compute import Compute, Path, choose
+from tdcd.compute import Compute, ComputeName, choose
 from tdcd.core.network import Block, Blocks
 from tdcd.core.round import Round, communication_round, sum_of_others
 from tdcd.core.task import SiloTask
@@ -46,7 +46,7 @@ class LocalPeers:
 class LocalEngine:
     """Simulate the federation in this process."""
 
-    def __init__(self, tasks: Mapping[str, SiloTask], compute: Path = "auto") -> None:
+    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto") -> None:
         chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {silo: LocalClients(tasks[silo].roster, path) for silo, (path, _) in chosen.items()}

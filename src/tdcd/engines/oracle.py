@@ -8,6 +8,7 @@ from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
+from tdcd.errors import ModelError
 
 
 class OracleEngine:
@@ -19,5 +20,8 @@ class OracleEngine:
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
-        with torch.random.fork_rng(devices=[]):
-            return oracle_round(blocks, round_, self._tasks)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return oracle_round(blocks, round_, self._tasks)
+        except Exception as error:
+            raise ModelError(f"a network failed in round {round_.number}: {type(error).__name__}: {error}") from error

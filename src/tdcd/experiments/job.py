@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tdcd.compute import Path as ComputePath
+from tdcd.compute import ComputeName
 from tdcd.data.sources import SourceName
 from tdcd.errors import JobError, nearest
 from tdcd.models import MODEL_TAGS, Model
@@ -50,7 +50,7 @@ class Job(Strict):
     """Names the run directory."""
     engine: EngineName = "local"
     """Where to run: "local" in this process; "oracle" by the slow pseudocode."""
-    compute: ComputePath = "auto"
+    compute: ComputeName = "auto"
     """How the local engine computes a silo's clients."""
     baselines: list[Literal["alone"]] = []
     """What to train for comparison: "alone" trains each silo by itself with the same settings."""
@@ -63,7 +63,7 @@ class Job(Strict):
 
     def as_table(self) -> dict[str, Any]:
         """Return the job with every default filled in, as it is written to job.toml."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(exclude_none=True)
 
 
 def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
@@ -86,7 +86,8 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         _set(table, key, value)
     if clients is not None:
         _set(table, "data.clients", clients)
-        for silo in table.get("silos", {}):
+        silos = table.get("silos", {})
+        for silo in silos if isinstance(silos, dict) else ():
             _set(table, f"silos.{silo}.clients", clients)
     return parse_job(table, where)
 

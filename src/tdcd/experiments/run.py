@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.core.topology import Samples
-from tdcd.data.federation import Array, Federation, Silo, samples
+from tdcd.data.arrays import Array
+from tdcd.data.federation import Federation, Silo, samples
 from tdcd.data.sources import SOURCES, Source
 from tdcd.data.splits import deal_equally, held_out
 from tdcd.errors import DataError

@@ -24,18 +24,19 @@ class Imported(ModelSpec):
         """See ModelSpec."""
         place, name = self.kind.split(":")
         try:
-            factory = getattr(importlib.import_module(place), name)
+            home = importlib.import_module(place)
         except ModuleNotFoundError as error:
             raise ModelError(
                 f"model '{self.kind}': there is no module '{error.name}'; install it, or put its file beside the "
                 "job file or into the folder you start tdcd from"
             ) from error
-        except AttributeError as error:
-            raise ModelError(f"model '{self.kind}': the module '{place}' has no '{name}'") from error
         except Exception as error:
             raise ModelError(
                 f"model '{self.kind}': importing '{place}' failed: {type(error).__name__}: {error}"
             ) from error
+        factory = getattr(home, name, None)
+        if factory is None:
+            raise ModelError(f"model '{self.kind}': the module '{place}' has no '{name}'")
         try:
             module = factory(shape, outputs, **self.options)
         except Exception as error:

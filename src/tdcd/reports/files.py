@@ -34,7 +34,10 @@ def read_run(path: Path) -> RunFiles:
     if not (path / "job.toml").exists():
         raise RunError(f"{path} is not a run: it has no job.toml")
     federation = _read(path / "federation.json", json.loads)
-    parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
+    try:
+        parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
+    except (LookupError, TypeError) as error:
+        raise RunError(f"{path / 'federation.json'}: damaged: it names no silos") from error
     return RunFiles(
         path=path,
         job=_read(path / "job.toml", tomllib.loads),

@@ -1,7 +1,6 @@
 """A run as one HTML page that opens anywhere, without a network."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from tdcd.errors import RunError
+from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, curves
 from tdcd.reports.files import RunFiles, read_run
 from tdcd.reports.topology import SHOWN, topology
@@ -23,9 +24,11 @@ def write_report(run: Path | str) -> Path:
     """Write a run's ``report.html`` from its files and return its path."""
     files = read_run(Path(run))
     page = files.path / "report.html"
-    temporary = page.with_name(".report.html.tmp")
-    temporary.write_text(render(files), encoding="utf-8")
-    os.replace(temporary, page)
+    try:
+        text = render(files)
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
+    write_atomically(page, text)
     return page
 
 
@@ -43,7 +46,7 @@ def render(run: RunFiles) -> str:
         silos=[_silo(silo) for silo in run.federation["silos"]],
         figures=[Markup(svg) for svg in _figures(runs, metric)],  # noqa: S704
         results=_results(runs),
-        settings=[(key, value) for key, value in _flat(run.job)],
+        settings=[(key, _told(value)) for key, value in flat(run.job)],
         session=run.sessions[0],
         resumed=len(run.sessions) - 1,
     )
@@ -127,11 +130,5 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}" if abs(value) >= 10 else f"{value:.4f}"
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield f"{above}{key}", ", ".join(map(str, value)) or "none"
-        else:
-            yield f"{above}{key}", str(value)
+def _told(value: Any) -> str:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)

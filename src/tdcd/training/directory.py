@@ -11,9 +11,9 @@ report.html              all of it to look at
 """
 
 import json
-import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import tomli_w
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
 from tdcd.errors import RunError
+from tdcd.files import append, flat, write_atomically, write_json
 from tdcd.training.environment import environment
-from tdcd.training.files import differences, write_atomically, write_json
 from tdcd.training.result import Evaluation
 
 
@@ -37,89 +38,91 @@ class Checkpoint:
     round: int
     blocks: Mapping[str, Mapping[str, Tensor]]
     seconds: float
-    data: str
-    """Fingerprint of the training data."""
+    inputs: Mapping[str, str]
+    """Fingerprints of what the training was given: its data, networks, first weights."""
 
 
 class RunDirectory:
-    """The files of one run. ``new`` or ``again`` open it; both leave it ready to be written."""
+    """The files of one run, open to be written. ``opened`` opens one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, job: Mapping[str, Any]) -> None:
         self.path = path
+        self._job = job
         self._history = path / "history.jsonl"
         self._checkpoint = path / "checkpoint.safetensors"
 
     @classmethod
-    def new(cls, path: Path, job: Mapping[str, Any]) -> "RunDirectory":
-        """Start a run in a directory that holds none."""
-        if (path / "job.toml").exists():
-            raise RunError(f"{path} already holds a run; go on with it by --resume {path}, or choose another directory")
+    @contextmanager
+    def opened(cls, path: Path, job: Mapping[str, Any], *, resume: bool) -> Iterator["RunDirectory"]:
+        """Open a directory for a run that nobody else writes to meanwhile.
+
+        Raises:
+            RunError: it holds a run and ``resume`` was not asked for, or a run of another job, or is in use.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
-            run = cls(path)
-            write_json(path / "environment.json", [environment()])
-            write_atomically(run._history, b"")
-            write_atomically(path / "job.toml", tomli_w.dumps(dict(job)))
+            lock = FileLock(path / ".lock")
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunError(f"{path} is in use by another training; wait until that ends, or stop it") from error
         except OSError as error:
             raise RunError(f"{path}: cannot be written: {error.strerror}") from error
-        return run
+        try:
+            if (path / "job.toml").exists():
+                _refuse_another(path, job, resume)
+            yield cls(path, job)
+        finally:
+            lock.release()
 
-    @classmethod
-    def again(cls, path: Path, job: Mapping[str, Any]) -> "RunDirectory":
-        """Open a run to go on with it; refuse when the job is not the one it was started with."""
-        changed = differences(stored_job(path), job)
-        if changed:
-            raise RunError(
-                f"{path} was started with another job, so going on would mix two trainings. "
-                f"It differs in:\n  " + "\n  ".join(changed)
-            )
-        sessions = json.loads((path / "environment.json").read_text())
-        write_json(path / "environment.json", [*sessions, environment()])
-        return cls(path)
+    def begin(self, federation: Mapping[str, Any], up_to: int) -> list[Evaluation]:
+        """Write down a session that now begins, and return the history up to the round it begins after.
 
-    def describe(self, federation: Mapping[str, Any]) -> None:
-        """Write down who takes part."""
+        What an earlier session recorded after that round is forgotten: it will happen again.
+        """
+        file = self.path / "job.toml"
+        write_json(self.path / "environment.json", [*(sessions(self.path) if file.exists() else []), environment()])
         write_json(self.path / "federation.json", federation)
+        (self.path / "result.json").unlink(missing_ok=True)
+        kept = [evaluation for evaluation in self._read_history() if evaluation.round <= up_to]
+        write_atomically(self._history, "".join(_line(evaluation) + "\n" for evaluation in kept))
+        if not file.exists():
+            write_atomically(file, tomli_w.dumps(dict(self._job)))
+        return kept
 
     def record(self, evaluation: Evaluation) -> None:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
-        with self._history.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(evaluation.as_dict()) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self._history, _line(evaluation))
 
-    def history(self, up_to: int) -> list[Evaluation]:
-        """Read the history back to a round and forget what came after it, whole line or half."""
-        kept = []
+    def _read_history(self) -> list[Evaluation]:
+        """Read the history up to its first line that is not whole."""
+        found: list[Evaluation] = []
         if self._history.exists():
-            for line in self._history.read_text(encoding="utf-8").splitlines():
+            for line in self._history.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    evaluation = Evaluation(**json.loads(line))
+                    found.append(Evaluation(**json.loads(line)))
                 except (json.JSONDecodeError, TypeError):
                     break
-                if evaluation.round <= up_to:
-                    kept.append(evaluation)
-        write_atomically(self._history, "".join(json.dumps(e.as_dict()) + "\n" for e in kept))
-        return kept
+        return found
 
-    def save(self, round_: int, blocks: Blocks, seconds: float, data: str) -> None:
+    def save(self, round_: int, blocks: Blocks, seconds: float, inputs: Mapping[str, str]) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
         tensors = {f"{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
-        metadata = {"round": str(round_), "seconds": f"{seconds:.3f}", "data": data}
-        write_atomically(self._checkpoint, _packed(tensors, metadata))
+        state = {"round": round_, "seconds": seconds, "silos": list(blocks), "inputs": dict(inputs)}
+        write_atomically(self._checkpoint, _packed(tensors, {"tdcd": json.dumps(state)}))
 
     def load(self) -> Checkpoint | None:
-        """Read the checkpoint; a run stopped before its first has none."""
+        """Read the checkpoint; a run that was stopped before its first has none."""
         if not self._checkpoint.exists():
             return None
         tensors, metadata = _unpacked(self._checkpoint)
         try:
-            blocks: dict[str, Block] = {}
+            state = json.loads(metadata["tdcd"])
+            blocks: dict[str, Block] = {silo: {} for silo in state["silos"]}
             for key, tensor in tensors.items():
                 silo, name = key.split("/", 1)
-                blocks.setdefault(silo, {})[name] = tensor
-            return Checkpoint(int(metadata["round"]), blocks, float(metadata["seconds"]), metadata["data"])
-        except (KeyError, ValueError) as error:
+                blocks[silo][name] = tensor
+            return Checkpoint(int(state["round"]), blocks, float(state["seconds"]), dict(state["inputs"]))
+        except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self._checkpoint}: not a checkpoint of tdcd ({error})") from error
 
     def finish(self, result: Mapping[str, Any], blocks: Blocks) -> None:
@@ -154,13 +157,40 @@ def stored_job(path: Path) -> dict[str, Any]:
         raise RunError(f"{file}: damaged: {error}") from error
 
 
-def import_path(path: Path) -> list[str]:
-    """Return the folders that a run's first session imported Python modules from: its models may lie there."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name every setting that differs: ``training.rate: 0.1 there, 0.2 here``."""
+    before, after = dict(flat(old)), dict(flat(new))
+    return [
+        f"{key}: {before.get(key, 'not set')!s} there, {after.get(key, 'not set')!s} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def sessions(path: Path) -> list[dict[str, Any]]:
+    """Read the environments of a run's sessions, the first one first."""
+    file = path / "environment.json"
     try:
-        sessions = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-        return [str(place) for place in sessions[0]["import_path"]]
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return [dict(found[0]), *found[1:]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{path / 'environment.json'}: damaged: {error}") from error
+        raise RunError(f"{file}: damaged: {error}") from error
+
+
+def _refuse_another(path: Path, job: Mapping[str, Any], resume: bool) -> None:
+    """Refuse to write over a run, or to go on with one of another job."""
+    if not resume:
+        raise RunError(f"{path} already holds a run; go on with it by --resume {path}, or choose another directory")
+    changed = differences(stored_job(path), job)
+    if changed:
+        raise RunError(
+            f"{path} was started with another job, so going on would mix two trainings. "
+            f"It differs in:\n  " + "\n  ".join(changed)
+        )
+
+
+def _line(evaluation: Evaluation) -> str:
+    return json.dumps(evaluation.as_dict())
 
 
 def _packed(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:

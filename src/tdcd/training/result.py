@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
 from tdcd.core.topology import Samples
-from tdcd.data.federation import ArrayLike, to_tensor
+from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, listed
 from tdcd.training.evaluation import scores
 from tdcd.training.metrics import measure
@@ -45,6 +46,8 @@ class Result:
     blocks: Blocks
     """The hubs' weights after the last round."""
     history: tuple[Evaluation, ...]
+    row_types: Mapping[str, torch.dtype]
+    """The type of each silo's training rows; new rows are brought to it."""
 
     @property
     def objective(self) -> Objective:
@@ -60,7 +63,7 @@ class Result:
         missing = sorted(set(self.networks) - set(features))
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {listed(missing)}")
-        tensors = {silo: cast(to_tensor(features[silo], f"silo '{silo}'"), self.settings) for silo in self.networks}
+        tensors = {silo: to_tensor(features[silo], f"silo '{silo}'").to(self.row_types[silo]) for silo in self.networks}
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
@@ -79,8 +82,3 @@ class Result:
         found = self.scores(samples.features)
         labels = self.objective.prepare(samples.labels, found.shape[1], self.settings.dtype)
         return measure(self.objective, found, labels)
-
-
-def cast(features: Tensor, settings: Settings) -> Tensor:
-    """Return features in the training's precision; whole numbers (such as tokens) stay what they are."""
-    return features.to(settings.dtype) if features.is_floating_point() else features

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Samples
-from tdcd.data.federation import ArrayLike, Federation
+from tdcd.data.arrays import ArrayLike, shown, to_tensor
+from tdcd.data.federation import Federation
 from tdcd.errors import DataError, ModelError, listed, nearest
 from tdcd.models import ModelSpec, build
-from tdcd.training.result import cast
 from tdcd.training.settings import Settings
 
 Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
@@ -44,7 +44,8 @@ def prepare(federation: Federation, models: Models, settings: Settings, test: Sa
     train = _cast(federation.samples, settings)
     if test is not None:
         _same_shapes(train, test)
-        test = _cast(Samples({silo: test.features[silo] for silo in federation.silos}, test.labels), settings)
+        rows = {silo: test.features[silo].to(x.dtype) for silo, x in train.features.items()}
+        test = Samples(rows, test.labels)
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, test) if part is not None)
     networks = {
@@ -70,6 +71,7 @@ def prepare(federation: Federation, models: Models, settings: Settings, test: Sa
             steps=settings.steps,
             averaging=settings.averaging,
             seed=settings.seed,
+            width=width,
         )
         for silo in federation.silos
     }
@@ -81,15 +83,22 @@ def prepare(federation: Federation, models: Models, settings: Settings, test: Sa
 
 def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping[str, ArrayLike]] | None) -> Blocks:
     """Return every hub's first block θ_j⁰: the networks' own weights, or those given."""
-    own = {silo: network.initial() for silo, network in networks.items()}
-    if given is None:
-        return own
-    tensors = {silo: {name: _weights(value) for name, value in block.items()} for silo, block in given.items()}
-    return fitted(tensors, own, "initial weights")
+    blocks: Blocks = {silo: network.initial() for silo, network in networks.items()}
+    if given is not None:
+        tensors = {
+            silo: {name: _weights(value, f"initial weights, silo '{silo}', '{name}'") for name, value in block.items()}
+            for silo, block in given.items()
+        }
+        blocks = fitted(tensors, blocks, "initial weights")
+    for silo, network in networks.items():
+        for name in network.trainable:
+            if not blocks[silo][name].isfinite().all():
+                raise ModelError(f"silo '{silo}': its first weights '{name}' are not finite numbers")
+    return blocks
 
 
-def _weights(value: ArrayLike) -> Tensor:
-    return value.detach().clone() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+def _weights(value: ArrayLike, what: str) -> Tensor:
+    return to_tensor(np.atleast_1d(value), what).reshape(np.shape(value)) if not isinstance(value, Tensor) else value
 
 
 def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) -> Blocks:
@@ -107,26 +116,38 @@ def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) 
                     f"{what}, silo '{silo}': '{name}' has shape {tuple(blocks[silo][name].shape)}, "
                     f"the network's has {tuple(tensor.shape)}"
                 )
-        result[silo] = {name: blocks[silo][name].to(tensor.dtype) for name, tensor in own.items()}
+        result[silo] = {
+            name: blocks[silo][name].detach().to(tensor.dtype).clone(memory_format=torch.contiguous_format)
+            for name, tensor in own.items()
+        }
     return result
 
 
 def _one_each(models: Models, silos: tuple[str, ...]) -> Mapping[str, ModelSpec | nn.Module]:
     if not isinstance(models, Mapping):
-        return dict.fromkeys(silos, models)
+        models = dict.fromkeys(silos, models)
     for name in models:
         if name not in silos:
             raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
     missing = [silo for silo in silos if silo not in models]
     if missing:
         raise ModelError(f"no model is given for silo {listed(missing)}")
+    for silo, model in models.items():
+        if not isinstance(model, ModelSpec | nn.Module):
+            raise ModelError(
+                f"silo '{silo}': a model is an nn.Module or a specification such as tdcd.models.MLP(hidden=[64]), "
+                f"not {shown(model)}"
+            )
     return models
 
 
 def _network(silo: str, model: ModelSpec | nn.Module, rows: Tensor, outputs: int, settings: Settings) -> Network:
     if isinstance(model, ModelSpec):
         model = build(model, silo, tuple(rows.shape[1:]), outputs, settings.seed)
-    return Network(model, settings.dtype)
+    try:
+        return Network(model, settings.dtype)
+    except Exception as error:
+        raise ModelError(f"silo '{silo}': its network cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def _width(silo: str, network: Network, rows: Tensor) -> int:
@@ -169,4 +190,6 @@ def _labelled(samples: Samples, width: int, settings: Settings) -> Samples:
 
 
 def _cast(samples: Samples, settings: Settings) -> Samples:
-    return Samples({silo: cast(x, settings) for silo, x in samples.features.items()}, samples.labels)
+    """Bring features to the training's precision; whole numbers (such as tokens) stay what they are."""
+    rows = {silo: x.to(settings.dtype) if x.is_floating_point() else x for silo, x in samples.features.items()}
+    return Samples(rows, samples.labels)

@@ -1,23 +1,25 @@
 """The training loop."""
 
+import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from tdcd.compute import Path as ComputePath
+from tdcd.compute import ComputeName
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.topology import Samples
-from tdcd.data.federation import ArrayLike, Federation, IDs
+from tdcd.data.arrays import ArrayLike, IDs, fingerprint
+from tdcd.data.federation import Federation
 from tdcd.engines import Engine, LocalEngine, OracleEngine
-from tdcd.errors import DataError, DivergedError, JobError, RunError
+from tdcd.errors import DataError, DivergedError, JobError, RunError, listed, nearest
 from tdcd.training.directory import RunDirectory
 from tdcd.training.evaluation import scores
 from tdcd.training.metrics import measure
@@ -58,7 +60,7 @@ def train(
     initial: Mapping[str, Mapping[str, ArrayLike]] | None = None,
     batches: Sequence[IDs] | None = None,
     engine: EngineName = "local",
-    compute: ComputePath = "auto",
+    compute: ComputeName = "auto",
     directory: Path | str | None = None,
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
@@ -84,87 +86,162 @@ def train(
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    observer = observer or Observer()
+    if resume and directory is None:
+        raise JobError("resume = True needs the directory of the run to go on with")
     setup = prepare(federation, models, settings, test)
-    size = settings.batch_of(len(federation))
-    numbers = None if batches is None else _given_batches(federation, batches, settings.rounds)
-    runner = _engine(engine, setup, compute)
-    state = _State(0, starting_blocks(setup.networks, initial))
-    run, fingerprint, before, history = None, "", 0.0, list[Evaluation]()
-    if directory is not None:
-        fingerprint = federation.fingerprint()
-        job = job or {"training": settings.model_dump(exclude_none=True)}
-        path = Path(directory)
-        again = resume and (path / "job.toml").exists()
-        run = RunDirectory.again(path, job) if again else RunDirectory.new(path, job)
-        run.describe(description(federation, setup, settings, runner))
-        checkpoint = run.load() if again else None
+    training = _Training(
+        setup=setup,
+        settings=settings,
+        engine=_engine(engine, setup, compute),
+        batch_of=_batches(federation, settings, batches),
+        observer=observer or Observer(),
+        state=_State(0, starting_blocks(setup.networks, initial)),
+    )
+    if directory is None:
+        return training.run()
+    job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
+    with RunDirectory.opened(Path(directory), job, resume=resume) as training.directory:
+        training.inputs = _fingerprints(federation, training, batches)
+        training.go_on(description(federation, setup, settings, training.engine))
+        return training.run()
+
+
+@dataclass
+class _Training:
+    """A training under way."""
+
+    setup: Setup
+    settings: Settings
+    engine: Engine
+    batch_of: Callable[[int], Tensor]
+    """The mini-batch of a round."""
+    observer: Observer
+    state: _State
+    history: list[Evaluation] = field(default_factory=list)
+    directory: RunDirectory | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of what it was given; going on needs the same."""
+    before: float = 0.0
+    """Seconds spent in earlier sessions."""
+    started: float = field(default_factory=time.perf_counter)
+
+    def go_on(self, description: Mapping[str, Any]) -> None:
+        """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
+        assert self.directory  # noqa: S101
+        checkpoint = self.directory.load()
         if checkpoint:
-            if checkpoint.data != fingerprint:
-                raise RunError(f"{path}: its training data has changed since the checkpoint; start a new run")
-            where = f"{path / 'checkpoint.safetensors'}"
-            state = _State(checkpoint.round, fitted(checkpoint.blocks, state.blocks, where))
-            before = checkpoint.seconds
-        history = run.history(up_to=state.done if checkpoint else -1)
-    started = time.perf_counter()
+            where = self.directory.path
+            changed = [name for name, digest in self.inputs.items() if checkpoint.inputs.get(name) != digest]
+            if changed:
+                raise RunError(f"{where}: not what it was started with: {listed(changed)}; start a new run")
+            blocks = fitted(checkpoint.blocks, self.state.blocks, str(where / "checkpoint.safetensors"))
+            self.state = _State(checkpoint.round, blocks)
+            self.before = checkpoint.seconds
+        self.history = self.directory.begin(description, up_to=self.state.done if checkpoint else -1)
 
-    def seconds() -> float:
-        return before + time.perf_counter() - started
+    def run(self) -> Result:
+        """Train to the end."""
+        settings = self.settings
+        self.started = time.perf_counter()
+        try:
+            self.observer.started(self.state.done, settings.rounds, self.engine.paths)
+            if self._due() and not (self.history and self.history[-1].round == self.state.done):
+                self._evaluate()  # round 0, or a round after which an earlier session was stopped
+                self._save()
+            while self.state.done < settings.rounds:
+                self._round()
+                done = self.state.done
+                if self._due():
+                    self._evaluate()
+                if done == settings.rounds or done % settings.checkpoint_every == 0:
+                    self._save()
+                self.observer.advanced(done)
+        except KeyboardInterrupt:
+            self._save()
+            self._finish("interrupted")
+            raise
+        except DivergedError:
+            if self.directory and (good := self.directory.load()):
+                self.state = _State(good.round, fitted(good.blocks, self.state.blocks, "checkpoint"))
+                self._finish("diverged")
+            raise
+        self._finish("finished")
+        types = {silo: rows.dtype for silo, rows in self.setup.train.features.items()}
+        return Result(settings, self.setup.networks, self.state.blocks, tuple(self.history), types)
 
-    def save() -> None:
-        if run:
-            run.save(state.done, state.blocks, seconds(), fingerprint)
+    def _due(self) -> bool:
+        """Tell whether this round is one to evaluate after."""
+        return self.state.done == self.settings.rounds or self.state.done % self.settings.evaluate_every == 0
 
-    def evaluate() -> None:
+    def _round(self) -> None:
+        number = self.state.done + 1
+        round_ = Round(number, self.batch_of(number), self.settings.rate_of(number))
+        blocks = self.engine.round(self.state.blocks, round_)
+        broken = self._not_finite(blocks)
+        if broken:
+            raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
+        self.state = _State(number, blocks)
+
+    def _not_finite(self, blocks: Blocks) -> str:
+        """Return the name of a silo whose numbers left the finite ones, if any did."""
+        for silo, block in blocks.items():
+            for name, tensor in block.items():
+                if not tensor.isfinite().all() and self.state.blocks[silo][name].isfinite().all():
+                    return silo  # what was not finite before is a constant, such as a mask of -inf
+        return ""
+
+    def _evaluate(self) -> None:
         found = Evaluation(
-            round=state.done,
-            iteration=state.done * settings.local_steps,
-            seconds=round(seconds(), 3),
-            train=_measured(setup, state.blocks, setup.train, settings),
-            test=_measured(setup, state.blocks, setup.test, settings) if setup.test else {},
+            round=self.state.done,
+            iteration=self.state.done * self.settings.local_steps,
+            seconds=round(self._seconds(), 3),
+            train=self._measured(self.setup.train),
+            test=self._measured(self.setup.test) if self.setup.test else {},
         )
         for name, measures in (("training", found.train), ("test", found.test)):
             if not isfinite(measures.get("loss", 0.0)):
-                raise _diverged(f"the {name} loss is {measures['loss']}", state.done, run, settings)
-        history.append(found)
-        if run:
-            run.record(found)
-        observer.evaluated(found)
+                raise self._diverged(f"the {name} loss is {measures['loss']}", self.state.done)
+        self.history.append(found)
+        if self.directory:
+            self.directory.record(found)
+        self.observer.evaluated(found)
 
-    def finish(status: str) -> None:
-        if run:
-            run.finish(_summary(status, state.done, seconds(), settings, history), state.blocks)
+    def _measured(self, samples: Samples) -> dict[str, float]:
+        found = scores(self.setup.networks, self.state.blocks, samples.features)
+        if not torch.isfinite(found).all():
+            return {"loss": float("nan")}
+        return measure(self.settings.objective, found, samples.labels)
 
-    try:
-        observer.started(state.done, settings.rounds, runner.paths)
-        if not history:
-            evaluate()
-            save()
-        while state.done < settings.rounds:
-            number = state.done + 1
-            batch = numbers[number - 1] if numbers else draw_batch(settings.seed, number, len(federation), size)
-            blocks = runner.round(state.blocks, Round(number, batch, settings.rate_of(number)))
-            broken = _not_finite(blocks)
-            if broken:
-                raise _diverged(f"the weights of silo '{broken}' are no longer finite", number, run, settings)
-            state = _State(number, blocks)
-            last = number == settings.rounds
-            if last or number % settings.evaluate_every == 0:
-                evaluate()
-            if last or number % settings.checkpoint_every == 0:
-                save()
-            observer.advanced(number)
-    except KeyboardInterrupt:
-        save()
-        finish("interrupted")
-        raise
-    except DivergedError:
-        if run and (good := run.load()):
-            state = _State(good.round, fitted(good.blocks, state.blocks, "checkpoint"))
-            finish("diverged")
-        raise
-    finish("finished")
-    return Result(settings, setup.networks, state.blocks, tuple(history))
+    def _seconds(self) -> float:
+        return self.before + time.perf_counter() - self.started
+
+    def _save(self) -> None:
+        if self.directory:
+            self.directory.save(self.state.done, self.state.blocks, self._seconds(), self.inputs)
+
+    def _finish(self, status: str) -> None:
+        if self.directory:
+            evaluated = [line for line in self.history if line.round <= self.state.done]
+            summary = {
+                "status": status,
+                "round": self.state.done,
+                "rounds": self.settings.rounds,
+                "iteration": self.state.done * self.settings.local_steps,
+                "seconds": round(self._seconds(), 3),
+                "evaluated": evaluated[-1].as_dict() if evaluated else None,
+            }
+            self.directory.finish(summary, self.state.blocks)
+
+    def _diverged(self, what: str, number: int) -> DivergedError:
+        if number == 0:
+            return DivergedError(f"{what} before training: check the scale of the features and the first weights")
+        kept, rate = "", self.settings.rate
+        if self.directory and (good := self.directory.load()):
+            kept = f" The checkpoint of round {good.round} is kept in {self.directory.path}."
+        return DivergedError(
+            f"training diverged: {what} after round {number} of {self.settings.rounds}.{kept} "
+            f"Try a smaller rate, such as {rate / 10:g} instead of {rate:g}"
+        )
 
 
 def description(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
@@ -191,55 +268,39 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
     }
 
 
-def _engine(name: EngineName, setup: Setup, compute: ComputePath) -> Engine:
-    if name == "oracle":
-        return OracleEngine(setup.tasks)
-    return LocalEngine(setup.tasks, compute)
+def _engine(name: EngineName, setup: Setup, compute: ComputeName) -> Engine:
+    for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
+        if word not in known:
+            raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
+    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute)
 
 
-def _given_batches(federation: Federation, batches: Sequence[IDs], rounds: int) -> list[Tensor]:
-    if len(batches) < rounds:
-        raise JobError(f"batches: {len(batches)} are given for {rounds} rounds")
-    numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(batches[:rounds])]
+def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
+    """Return the function that gives round r its mini-batch: drawn from the seed, or as the user listed them."""
+    if given is None:
+        size = settings.batch_of(len(federation))
+        return lambda number: draw_batch(settings.seed, number, len(federation), size)
+    if len(given) < settings.rounds:
+        raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")
+    numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(given)]
     for index, batch in enumerate(numbers):
-        if len(batch) == 0 or bool((batch.diff() == 0).any()):
-            raise DataError(f"batch {index}: it is empty or names an ID twice")
-    return numbers
+        if bool((batch.diff() == 0).any()):
+            raise DataError(f"batch {index} names an ID twice")
+    return lambda number: numbers[number - 1]
 
 
-def _measured(setup: Setup, blocks: Blocks, samples: Samples, settings: Settings) -> dict[str, float]:
-    found = scores(setup.networks, blocks, samples.features)
-    if not torch.isfinite(found).all():
-        return {"loss": float("nan")}
-    return measure(settings.objective, found, samples.labels)
-
-
-def _not_finite(blocks: Blocks) -> str:
-    for silo, block in blocks.items():
-        if not all(bool(t.isfinite().all()) for t in block.values() if t.is_floating_point()):
-            return silo
-    return ""
-
-
-def _diverged(what: str, number: int, run: RunDirectory | None, settings: Settings) -> DivergedError:
-    kept = ""
-    if run and (good := run.load()):
-        kept = f" The checkpoint of round {good.round} is kept in {run.path}."
-    return DivergedError(
-        f"training diverged: {what} after round {number} of {settings.rounds}.{kept} "
-        f"Try a smaller rate, such as {settings.rate / 10:g} instead of {settings.rate:g}"
-    )
-
-
-def _summary(
-    status: str, done: int, seconds: float, settings: Settings, history: Sequence[Evaluation]
-) -> dict[str, Any]:
-    newest = history[-1] if history else None
-    return {
-        "status": status,
-        "round": done,
-        "rounds": settings.rounds,
-        "iteration": done * settings.local_steps,
-        "seconds": round(seconds, 3),
-        "evaluated": newest.as_dict() if newest else None,
+def _fingerprints(federation: Federation, training: _Training, batches: Sequence[IDs] | None) -> dict[str, str]:
+    """Digest everything a training is given that its job does not say."""
+    setup, first = training.setup, training.state.blocks
+    told = {silo: repr(network.module) for silo, network in setup.networks.items()}
+    given = {
+        "training data": federation.fingerprint(),
+        "networks": hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest(),
+        "first weights": fingerprint({f"{silo}/{n}": t for silo, block in first.items() for n, t in block.items()}),
     }
+    if setup.test:
+        given["test data"] = fingerprint({"labels": setup.test.labels, **setup.test.features})
+    if batches is not None:
+        rounds = range(1, training.settings.rounds + 1)
+        given["batches"] = fingerprint({str(number): training.batch_of(number) for number in rounds})
+    return given

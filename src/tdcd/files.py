@@ -6,17 +6,37 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.errors import RunError
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replace a file in one step: at any moment the path holds the whole old or the whole new content."""
+    """Replace a file in one step: at any moment the path holds the whole old or the whole new content.
+
+    Raises:
+        RunError: it cannot be written, for want of space or of permission.
+    """
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line to a file; it is on the disk when this returns."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def sync_directory(path: Path) -> None:
@@ -41,13 +61,3 @@ def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Name every setting that differs: ``training.rate: 0.1 there, 0.2 here``."""
-    before, after = dict(flat(old)), dict(flat(new))
-    return [
-        f"{key}: {before.get(key, 'not set')!s} there, {after.get(key, 'not set')!s} here"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-    ]

@@ -1,0 +1,82 @@
+"""Users' arrays, lists and tensors, taken in with care."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tdcd.errors import DataError, listed
+
+Array = npt.NDArray[Any]
+ArrayLike = Tensor | npt.ArrayLike
+IDs = Sequence[int] | Sequence[str] | Array | Tensor
+
+
+def to_tensor(values: ArrayLike, what: str) -> Tensor:
+    """Return numbers as a tensor, without copying where possible.
+
+    Raises:
+        DataError: not numbers, no rows, or something not finite.
+    """
+    tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(values, what)
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch computes little with these
+        tensor = tensor.to(torch.int64)
+    if tensor.ndim == 0 or len(tensor) == 0:
+        raise DataError(f"{what}: no rows")
+    if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
+        bad = (~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[:, 0]
+        raise DataError(
+            f"{what}: NaN or infinite numbers in {len(bad)} of {len(tensor)} rows "
+            f"(row {listed(bad.tolist())}); fill or drop them first"
+        )
+    return tensor
+
+
+def _from_numpy(values: npt.ArrayLike, what: str) -> Tensor:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what}: not an array of numbers: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{what}: not numbers but {array.dtype}; encode text and dates as numbers first")
+    kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    array = np.require(array.astype(kind, copy=False), requirements=["C", "W"])
+    return torch.from_numpy(array)
+
+
+def to_ids(values: IDs, what: str) -> Array:
+    """Return IDs as a vector of int64 or of texts."""
+    array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if array.dtype.kind == "U" and isinstance(values, list | tuple) and not all(isinstance(v, str) for v in values):
+        raise DataError(f"{what}: IDs are all whole numbers or all texts, not both: {shown(values)}")
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+        array = array.astype(np.str_)
+    if array.ndim == 1 and array.size == 0:
+        return array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise DataError(f"{what}: IDs must be a list of whole numbers or of texts, not {shown(values)}")
+    if array.dtype.kind == "U":
+        return array
+    if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{what}: the ID {array.max()} is too large; write such IDs as texts")
+    return array.astype(np.int64)
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Return a digest of named tensors: names, types, shapes and every byte."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def shown(value: object) -> str:
+    """Return a value as a message can show it."""
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:57]}…"
