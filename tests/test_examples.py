@@ -23,6 +23,9 @@ def test_job(job: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "report.html").exists()
+    copied = [sys.executable, "-m", "tdcd", "train", str(tmp_path / "run" / "job.toml"), "--out", str(tmp_path / "two")]
+    done = subprocess.run(copied, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     again = [sys.executable, "-m", "tdcd", "train", "--resume", str(tmp_path / "run")]
     done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

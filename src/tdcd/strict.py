@@ -1,5 +1,6 @@
 """The base of every settings class: frozen, no unknown keys, and errors that name the nearest right key."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,10 @@ def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iter
     """
     for problem in error.errors(include_url=False):
         place = ".".join(str(part) for part in problem["loc"] if part not in tags)
-        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
+        message = re.sub(r"valid dictionary( or instance of \w+)?", "table", message)
+        if problem["type"] == "union_tag_not_found":
+            message = "needs a kind"
         if problem["type"] not in ("unknown_key", "missing", "value_error"):
             message += f" (is {problem['input']!r})"
         yield f"{place}: {message}" if place else message

@@ -172,10 +172,11 @@ def own(name: str) -> list[str]:
         (["train", "--set", "training.local_stepz=3"], "unknown key 'local_stepz'; did you mean 'local_steps'"),
         (["train", "--set", "training.rounds=many"], "training.rounds: should be a valid integer (is 'many')"),
         (["train", "--set", "rate"], "KEY=VALUE"),
-        (["train", "--set", "silos=5", "-K", "3"], "silos: should be a valid dictionary"),
-        (["train", "--set", "training=5"], "training: should be a valid dictionary"),
+        (["train", "--set", "silos=5", "-K", "3"], "silos: should be a table"),
+        (["train", "--set", "training=5"], "training: should be a table"),
         (["train", "--batch-size", "5000"], "training.batch_size: 5000 is more than the 1434 training samples"),
-        (["train", "--batch-size", "some"], "training.batch_size"),
+        (["train", "--batch-size", "some"], "training.batch_size: should be a whole number above 0 or"),
+        (["train", "--set", "training.schedule={every=3}"], "training.schedule: needs a kind"),
         (["train", "--clients", "5000"], "silo 'left': 5000 clients for 1434 rows would leave clients without rows"),
         (["train", "--rate", "-1"], "training.rate: should be greater than 0"),
         (["train", "--engine", "locall"], "engine: should be 'local' or 'oracle'"),
@@ -226,7 +227,7 @@ def test_another_job_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("train", "breast-cancer", "--resume", "run") == 2
     assert "data.source: digits there, breast-cancer here" in capsys.readouterr().err
     assert tdcd_command("train", *SMALL, "-o", "run") == 2
-    assert "already holds a run; go on with it by --resume run" in capsys.readouterr().err
+    assert "already holds a run; go on with it (tdcd train --resume run" in capsys.readouterr().err
     assert tdcd_command("train", "--resume", "run", "-o", "other") == 2
 
 

@@ -55,6 +55,12 @@ def silo(**changes: object) -> Silo:
         ([silo(features=NAN)], Y, r"silo 'bank': NaN or infinite numbers in 2 of 6 rows \(row 2, 4\)"),
         ([silo(features=[["x"]] * 6)], Y, "silo 'bank': not numbers"),
         ([silo(features=np.zeros((0, 2)))], Y, "silo 'bank': no rows"),
+        ([silo(features=np.zeros((6, 0)))], Y, "silo 'bank': no rows, or rows without numbers"),
+        ([silo(features=np.ma.masked_array(X, X > 3))], Y, "silo 'bank': a masked array"),
+        ([silo(features=torch.tensor(X).to_sparse())], Y, "silo 'bank': a dense array of real numbers"),
+        ({"bank": silo()}, Y, "silos: a list of tdcd.Silo is wanted"),
+        (silo(), Y, "silos: a list of tdcd.Silo is wanted"),
+        ([("bank", X)], Y, "silos: a list of tdcd.Silo is wanted"),
         ([silo()], [0, 1, np.nan, 1, 0, 1], r"labels: NaN or infinite numbers in 1 of 6 rows \(row 2\)"),
         ([silo()], Y[:5], "IDs differ between silo 'bank' and the labels: 1 are not in the labels: 5"),
         ([silo(clients=[range(6), []])], Y, "silo 'bank', client '1': it holds no rows"),
@@ -147,3 +153,8 @@ def test_ids_as_objects_and_of_any_length() -> None:
     wide = names.astype("<U300")
     again = Federation.from_silos([silo(ids=wide, clients=[wide[:2], wide[2:]])], Y, wide)
     assert again.fingerprint() == federation.fingerprint()
+
+
+def test_a_silo_that_is_not_there() -> None:
+    with pytest.raises(DataError, match="no silo 'bnk'; did you mean 'bank'"):
+        Federation.from_silos([silo()], Y).only("bnk")

@@ -95,7 +95,7 @@ def test_overrides() -> None:
     assert parse_override('name="x y"') == ("name", "x y")
     with pytest.raises(JobError, match="KEY=VALUE"):
         parse_override("training.rate")
-    with pytest.raises(JobError, match="'name' is a value, not a table"):
+    with pytest.raises(JobError, match="'name' is a value in the job, not a table"):
         load_job("digits", {"name.first": 1})
 
 

@@ -97,6 +97,14 @@ def test_what_is_not_a_run(run: Path, tmp_path: Path) -> None:
     (copy / "federation.json").write_text("{")
     with pytest.raises(tdcd.RunError, match=r"federation.json: damaged"):
         tdcd.write_report(copy)
+    for file in ("federation.json", "environment.json", "result.json"):
+        for content in ("{}", "[]", "null", "3"):
+            (copy / "federation.json").write_text((run / "federation.json").read_text())
+            (copy / file).write_text(content)
+            if (file, content) != ("result.json", "{}"):
+                with pytest.raises(tdcd.RunError, match="damaged"):
+                    tdcd.write_report(copy)
+        (copy / file).write_text((run / file).read_text())
     (copy / "federation.json").unlink()
     with pytest.raises(tdcd.RunError, match=r"federation.json: missing"):
         tdcd.write_report(copy)

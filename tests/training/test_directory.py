@@ -60,6 +60,14 @@ def timeless(history: Any) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.as_dict().items() if k != "seconds"} for line in history]
 
 
+def recorded() -> dict[str, Any]:
+    return {"engine": "local", "compute": "auto", "training": settings().model_dump(exclude_none=True)}
+
+
+def loaded(path: Path) -> Any:
+    return RunDirectory(path, recorded()).load()
+
+
 WHOLE = train(None)
 
 
@@ -71,7 +79,7 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
     assert all({"round", "iteration", "seconds", "train", "test"} == set(line) for line in lines)
-    assert same(tdcd.load_blocks(tmp_path / "run" / "blocks"), result.blocks)
+    assert same(tdcd.load_blocks(tmp_path / "run"), result.blocks)
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (summary["status"], summary["round"], summary["iteration"]) == ("finished", 12, 24)
     sessions = json.loads((tmp_path / "run" / "environment.json").read_text())
@@ -126,11 +134,11 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(
 def test_ctrl_c_keeps_the_last_finished_round(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, observer=Stop(5))
-    checkpoint = RunDirectory(tmp_path, {}).load()
+    checkpoint = loaded(tmp_path)
     assert checkpoint
     assert checkpoint.round == 5
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "interrupted"
-    assert set(tdcd.load_blocks(tmp_path / "blocks")) == {"a", "b"}
+    assert set(tdcd.load_blocks(tmp_path)) == {"a", "b"}
 
 
 def test_resuming_a_finished_run_does_nothing(tmp_path: Path) -> None:
@@ -143,8 +151,69 @@ def test_resuming_a_finished_run_does_nothing(tmp_path: Path) -> None:
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     train(tmp_path)
     (tmp_path / "checkpoint.safetensors").unlink()
+    history = tmp_path / "history.jsonl"
+    with pytest.raises(tdcd.RunError, match=r"checkpoint.safetensors: missing, though history.jsonl has rounds"):
+        train(tmp_path, resume=True)
+    history.write_text(history.read_text().splitlines()[0] + "\n")
     assert same(train(tmp_path, resume=True).blocks, WHOLE.blocks)
-    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 7
+    assert len(history.read_text().splitlines()) == 7
+
+
+def test_a_damaged_history_is_named_not_mended(tmp_path: Path) -> None:
+    train(tmp_path)
+    history = tmp_path / "history.jsonl"
+    lines = history.read_text().splitlines(keepends=True)
+    for damaged, says in (
+        ([*lines[:2], "garbage\n", *lines[3:]], "line 3 is damaged"),
+        ([*lines[:2], '{"round": "x"}\n', *lines[3:]], "line 3 is damaged"),
+        ([*lines[:2], "[]\n", *lines[3:]], "line 3 is damaged"),
+        (lines[1:], "lacks the evaluations after round 0"),
+        ([], "lacks the evaluations after round 0, 2, 4, 6, 8 and 1 more"),
+    ):
+        history.write_text("".join(damaged))
+        with pytest.raises(tdcd.RunError, match=rf"history.jsonl: .*{says}"):
+            train(tmp_path, resume=True)
+        assert history.read_text() == "".join(damaged)
+
+
+def test_an_edited_job_is_noticed(tmp_path: Path) -> None:
+    train(tmp_path)
+    file = tmp_path / "job.toml"
+    file.write_text(file.read_text().replace("rate = 0.2", "rate = 0.4"))
+    with pytest.raises(tdcd.RunError, match=r"training.rate: 0.2 there, 0.4 here"):
+        train(tmp_path, resume=True, rate=0.4)
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    train(tmp_path)
+    run = RunDirectory(
+        tmp_path, {"engine": "local", "compute": "auto", "training": settings().model_dump(exclude_none=True)}
+    )
+    good = run.load()
+    assert good
+    blocks = {silo: dict(block) for silo, block in good.blocks.items()}
+    blocks["b"]["1.bias"] = blocks["b"]["1.bias"] * torch.nan
+    run.save(good.round, blocks, good.seconds, good.inputs)
+    with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors: silo 'b': the weights '1.bias' to start from"):
+        train(tmp_path, resume=True)
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(tdcd.RunError, match="cannot be written: No space left on device"):
+        train(tmp_path)
+
+
+def test_threads_are_put_back() -> None:
+    torch.set_num_threads(3)
+    try:
+        train(None, rounds=1)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
@@ -209,7 +278,7 @@ def same_or_empty(one: tdcd.Result, two: tdcd.Result) -> bool:
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     train(tmp_path)
     before = (tmp_path / "history.jsonl").read_bytes()
-    with pytest.raises(tdcd.RunError, match="already holds a run; go on with it by --resume"):
+    with pytest.raises(tdcd.RunError, match="already holds a run; go on with it"):
         train(tmp_path)
     assert (tmp_path / "history.jsonl").read_bytes() == before
 
@@ -337,11 +406,11 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     )
     with pytest.raises(tdcd.DivergedError, match=says):
         tdcd.train(FEDERATION, MODELS | {"a": Poison()}, settings(), directory=tmp_path)
-    checkpoint = RunDirectory(tmp_path, {}).load()
+    checkpoint = loaded(tmp_path)
     assert checkpoint
     assert checkpoint.round == 6
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "diverged"
-    assert all(t.isfinite().all() for block in tdcd.load_blocks(tmp_path / "blocks").values() for t in block.values())
+    assert all(t.isfinite().all() for block in tdcd.load_blocks(tmp_path).values() for t in block.values())
 
 
 def test_differences_are_named() -> None:

@@ -152,6 +152,9 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         (None, {"engine": "orcale"}, tdcd.JobError, "engine: 'orcale' is not known; did you mean 'oracle'"),
         (None, {"compute": "stakced"}, tdcd.JobError, "compute: 'stakced' is not known; did you mean 'stacked'"),
         (None, {"resume": True}, tdcd.JobError, "needs the directory"),
+        (None, {"directory": ""}, tdcd.JobError, "directory: it is empty"),
+        (None, {"observer": print}, tdcd.JobError, "observer: a Observer is wanted, not <built-in function print>"),
+        (None, {"test": (X, Y)}, tdcd.JobError, r"test: a Samples is wanted, .*make them with tdcd.samples"),
         (tdcd.models.MLP, {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification"),
         ("mlp", {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification .* not 'mlp'"),
         (
@@ -233,7 +236,7 @@ def test_a_first_loss_that_is_not_finite_is_not_blamed_on_the_rate() -> None:
 def test_first_weights_must_be_finite() -> None:
     broken = nn.Linear(4, 3)
     broken.weight.data[0, 0] = torch.nan
-    with pytest.raises(tdcd.ModelError, match="silo 'a': its first weights 'weight' are not finite"):
+    with pytest.raises(tdcd.ModelError, match="silo 'a': the weights 'weight' to start from are not finite"):
         train({"a": broken, "b": nn.Linear(3, 3)})
 
 
@@ -244,6 +247,16 @@ def test_new_rows_are_brought_to_the_type_of_the_training_rows() -> None:
     assert torch.equal(result.scores(ints), result.scores(floats))
     with pytest.raises(tdcd.ModelError, match=r"silo 'a': its network fails on rows of shape \(3,\)"):
         result.predict({"a": X["b"], "b": X["b"]})
+
+
+def test_numpys_whole_numbers_are_whole_numbers() -> None:
+    made = tdcd.Settings(loss="cross-entropy", rounds=np.int64(3), batch_size=np.int32(5), rate=0.1)  # type: ignore[arg-type]
+    assert (made.rounds, made.batch_size) == (3, 5)
+
+
+def test_settings_as_a_table_are_refused() -> None:
+    with pytest.raises(tdcd.JobError, match="settings: a Settings is wanted"):
+        tdcd.train(FEDERATION, tdcd.models.Linear(), {"rounds": 3})  # type: ignore[arg-type]
 
 
 def test_predicting_needs_every_silo() -> None:

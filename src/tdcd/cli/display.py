@@ -107,14 +107,16 @@ class Json(Display):
 class Spoken(Display):
     """What plain lines and the live display have in common: the words around the training."""
 
-    def __init__(self, job: Job, console: Console) -> None:
+    def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job)
-        self.console = console
+        self.where, self.console = where, console
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
         super().training(name, federation)
         clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
+        if name == "federation":
+            self.console.print(f"Job: {self.where}", highlight=False, markup=False, soft_wrap=True)
         self.console.print(f"[bold]{name}[/]: {len(federation)} samples; clients: {clients}", highlight=False)
 
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
@@ -144,6 +146,14 @@ class Spoken(Display):
             table.add_row(name, *cells, style="bold" if name == "federation" else "")
         self.console.print()
         self.console.print(table)
+        first, last = result.federation.history[0].train["loss"], finals["federation"].train["loss"]
+        if last > first:
+            self.console.print(
+                f"The training loss grew from {first:.4g} to {last:.4g}: "
+                f"try a smaller rate than {self.job.training.rate:g}.",
+                style="bold yellow",
+                highlight=False,
+            )
         self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True, markup=False)
         self.console.print(f"Report: {report}", highlight=False, soft_wrap=True, markup=False)
 
@@ -179,8 +189,8 @@ class Plain(Spoken):
 class Live(Spoken):
     """A progress bar for each training."""
 
-    def __init__(self, job: Job, console: Console) -> None:
-        super().__init__(job, console)
+    def __init__(self, job: Job, where: str, console: Console) -> None:
+        super().__init__(job, where, console)
         self._progress = Progress(
             TextColumn("  {task.description}"),
             BarColumn(bar_width=24),
@@ -219,7 +229,7 @@ class Live(Spoken):
         self._progress.update(self._task, measures=measures)
 
 
-def display(job: Job, *, quiet: bool, json: bool) -> Display:
+def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:
     """Choose how to show a job."""
     if quiet:
         return Quiet(job)
@@ -227,5 +237,5 @@ def display(job: Job, *, quiet: bool, json: bool) -> Display:
         return Json(job)
     console = Console()
     if sys.stdout.isatty():
-        return Live(job, console)
-    return Plain(job, Console(width=160))
+        return Live(job, where, console)
+    return Plain(job, where, Console(width=160))

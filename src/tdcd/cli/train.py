@@ -79,13 +79,14 @@ def _resolve(
     file: Path | None, resume: Path | None, out: Path | None, overrides: dict[str, Any], clients: int | None
 ) -> tuple["Job", str, Path]:
     """Find the job and the directory it runs in."""
-    from tdcd.experiments.job import load_job
-    from tdcd.training.directory import sessions
+    from tdcd.experiments.job import EMBEDDED, load_job
 
     if resume is None:
         where = str(file or "digits")
         job = load_job(where, overrides, clients)
-        _importable(Path(where).parent)
+        where += " (embedded)" if where in EMBEDDED else ""
+        beside = file.parent if file else Path()
+        _importable(beside, *(_import_path(beside) if (beside / "environment.json").exists() else ()))
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
     if out is not None:
@@ -94,7 +95,7 @@ def _resolve(
         raise RunError(f"{resume} is not a run: it has no job.toml")
     where = str(file or resume / "job.toml")
     job = load_job(where, overrides, clients)
-    _importable(*(Path(place) for place in sessions(resume)[0].get("import_path", [])), Path(where).parent)
+    _importable(Path(where).parent, *_import_path(resume))
     return job, where, resume
 
 
@@ -104,7 +105,7 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
     from tdcd.reports.page import write_report
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    shown: Display = display(job, quiet=quiet, json=json)
+    shown: Display = display(job, where, quiet=quiet, json=json)
     try:
         with shown:
             result = run_job(job, directory, resume=resume, observer=shown, where=where)
@@ -130,8 +131,13 @@ def _unused(path: Path) -> Path:
 
 
 def _importable(*directories: Path) -> None:
-    """Let a job name models in files beside it, or in the folder tdcd was or is started from."""
-    for directory in (*directories, Path.cwd()):
-        place = str(directory.resolve())
-        if place not in sys.path:
-            sys.path.append(place)
+    """Let a job name models in files beside it, or in the folder tdcd was or is started from; its own come first."""
+    new = dict.fromkeys(str(directory.resolve()) for directory in (*directories, Path.cwd()))
+    sys.path[:0] = [place for place in new if place not in sys.path]
+
+
+def _import_path(run: Path) -> list[Path]:
+    """Return where a run's first session found Python modules: its models may lie there."""
+    from tdcd.training.directory import sessions
+
+    return [Path(place) for place in sessions(run)[0].get("import_path", [])]

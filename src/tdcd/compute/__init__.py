@@ -2,5 +2,6 @@
 
 from tdcd.compute.choose import ComputeName, choose
 from tdcd.compute.interface import Compute
+from tdcd.compute.threads import fitting_threads
 
-__all__ = ["Compute", "ComputeName", "choose"]
+__all__ = ["Compute", "ComputeName", "choose", "fitting_threads"]

@@ -25,8 +25,10 @@ def to_tensor(values: ArrayLike, what: str) -> Tensor:
     tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(values, what)
     if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch computes little with these
         tensor = tensor.to(torch.int64)
-    if tensor.ndim == 0 or len(tensor) == 0:
-        raise DataError(f"{what}: no rows")
+    if tensor.layout != torch.strided or tensor.is_complex():
+        raise DataError(f"{what}: a dense array of real numbers is wanted, not {tensor.dtype} as {tensor.layout}")
+    if tensor.ndim == 0 or tensor.numel() == 0:
+        raise DataError(f"{what}: no rows, or rows without numbers")
     if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
         bad = (~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[:, 0]
         raise DataError(
@@ -37,6 +39,8 @@ def to_tensor(values: ArrayLike, what: str) -> Tensor:
 
 
 def _from_numpy(values: npt.ArrayLike, what: str) -> Tensor:
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(f"{what}: a masked array; fill what is masked first")
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:

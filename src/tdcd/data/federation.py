@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, shown, to_ids, to_tensor
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, listed, nearest
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Federation:
         Raises:
             DataError: something is missing, doubled, contradictory or not a number; the message says where.
         """
+        if isinstance(silos, Mapping | Silo) or not all(isinstance(silo, Silo) for silo in silos):
+            raise DataError(f"silos: a list of tdcd.Silo is wanted, not {shown(silos)}")
         if not silos:
             raise DataError("a federation needs at least one silo")
         names = [_name(silo) for silo in silos]
@@ -78,6 +80,8 @@ class Federation:
 
     def only(self, silo: str) -> "Federation":
         """Return the federation of one silo alone: what it could train by itself."""
+        if silo not in self.rosters:
+            raise DataError(f"the federation has no silo '{silo}'{nearest(str(silo), self.rosters)}")
         return Federation(self.samples.only(silo), {silo: self.rosters[silo]}, self.ids)
 
     def numbers(self, ids: IDs, what: str = "a batch") -> Tensor:

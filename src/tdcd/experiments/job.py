@@ -1,5 +1,6 @@
 """The job file: its settings, and reading it."""
 
+import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -132,11 +133,10 @@ def _text(path: Path | str) -> tuple[str, str]:
     try:
         return str(file), file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        hint = nearest(str(file), beside) if beside else ""
-        raise JobError(
-            f"{file}: no such job file{hint}" + ("" if hint else "; make one with: tdcd init digits")
-        ) from error
+        beside = {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
+        close = difflib.get_close_matches(file.stem, beside, n=1)
+        hint = f"did you mean '{beside[close[0]]}'?" if close else "make one with: tdcd init digits"
+        raise JobError(f"{file}: no such job file; {hint}") from error
     except IsADirectoryError as error:
         run = f"; to go on with a run: tdcd train --resume {file}" if (file / "job.toml").exists() else ""
         raise JobError(f"{file}: a directory, not a job file{run}") from error
@@ -149,5 +149,5 @@ def _set(table: dict[str, Any], key: str, value: Any) -> None:
     for part in above:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise JobError(f"--set {key}: '{part}' is a value, not a table")
+            raise JobError(f"{key}: '{part}' is a value in the job, not a table")
     table[last] = value

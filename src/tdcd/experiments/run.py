@@ -35,7 +35,7 @@ class JobObserver(Observer):
 
 def run_job(
     job: Job,
-    directory: Path | None = None,
+    directory: Path | str | None = None,
     *,
     resume: bool = False,
     observer: JobObserver | None = None,
@@ -51,6 +51,7 @@ def run_job(
         where: How to call the job in errors.
     """
     observer = observer or JobObserver()
+    directory = Path(directory) if directory is not None else None
     federation, test = materialise(job, where)
     models = {silo: job.silos[silo].model or job.model if silo in job.silos else job.model for silo in federation.silos}
 

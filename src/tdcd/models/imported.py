@@ -30,16 +30,19 @@ class Imported(ModelSpec):
                 f"model '{self.kind}': there is no module '{error.name}'; install it, or put its file beside the "
                 "job file or into the folder you start tdcd from"
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(
                 f"model '{self.kind}': importing '{place}' failed: {type(error).__name__}: {error}"
             ) from error
         factory = getattr(home, name, None)
         if factory is None:
-            raise ModelError(f"model '{self.kind}': the module '{place}' has no '{name}'")
+            raise ModelError(
+                f"model '{self.kind}': the module '{place}' has no '{name}'; "
+                f"it was found in {getattr(home, '__file__', 'Python itself')}"
+            )
         try:
             module = factory(shape, outputs, **self.options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(
                 f"model '{self.kind}': the factory failed for rows of shape {shape} and {outputs} outputs: "
                 f"{type(error).__name__}: {error}"

@@ -33,11 +33,15 @@ def read_run(path: Path) -> RunFiles:
     """
     if not (path / "job.toml").exists():
         raise RunError(f"{path} is not a run: it has no job.toml")
-    federation = _read(path / "federation.json", json.loads)
     try:
-        parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
-    except (LookupError, TypeError) as error:
-        raise RunError(f"{path / 'federation.json'}: damaged: it names no silos") from error
+        return _read_run(path)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: a file of it is damaged: {type(error).__name__}: {error}") from error
+
+
+def _read_run(path: Path) -> RunFiles:
+    federation = _read(path / "federation.json", json.loads)
+    parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
     return RunFiles(
         path=path,
         job=_read(path / "job.toml", tomllib.loads),
@@ -58,6 +62,6 @@ def _read(path: Path, parse: Any) -> Any:
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise RunError(f"{path}: missing; the run was stopped before it began") from error
+        raise RunError(f"{path}: missing") from error
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: damaged: {error}") from error

@@ -26,7 +26,7 @@ def write_report(run: Path | str) -> Path:
     page = files.path / "report.html"
     try:
         text = render(files)
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
     write_atomically(page, text)
     return page

@@ -12,7 +12,7 @@ report.html              all of it to look at
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
-from tdcd.errors import RunError
+from tdcd.errors import RunError, listed
 from tdcd.files import append, flat, write_atomically, write_json
 from tdcd.training.environment import environment
 from tdcd.training.result import Evaluation
@@ -69,21 +69,35 @@ class RunDirectory:
             raise RunError(f"{path}: cannot be written: {error.strerror}") from error
         try:
             if (path / "job.toml").exists():
-                _refuse_another(path, job, resume)
+                if not resume:
+                    raise RunError(
+                        f"{path} already holds a run; go on with it (tdcd train --resume {path}, or resume=True in "
+                        "Python), or choose another directory"
+                    )
+                _refuse_another(path, stored_job(path), job)
             yield cls(path, job)
         finally:
             lock.release()
 
-    def begin(self, federation: Mapping[str, Any], up_to: int) -> list[Evaluation]:
+    def begin(self, federation: Mapping[str, Any], up_to: int, due: Sequence[int]) -> list[Evaluation]:
         """Write down a session that now begins, and return the history up to the round it begins after.
 
-        What an earlier session recorded after that round is forgotten: it will happen again.
+        What an earlier session recorded after that round is forgotten: it will happen again. ``due`` are the rounds
+        that the history must have.
         """
+        found = self._read_history()
+        kept = [evaluation for evaluation in found if evaluation.round <= up_to]
+        lost = sorted(set(due) - {evaluation.round for evaluation in kept})
+        if lost:
+            raise RunError(f"{self._history}: damaged: it lacks the evaluations after round {listed(lost)}")
+        if up_to < 0 and any(evaluation.round > 0 for evaluation in found):
+            raise RunError(
+                f"{self._checkpoint}: missing, though {self._history.name} has rounds; put it back, or start a new run"
+            )
         file = self.path / "job.toml"
         write_json(self.path / "environment.json", [*(sessions(self.path) if file.exists() else []), environment()])
         write_json(self.path / "federation.json", federation)
         (self.path / "result.json").unlink(missing_ok=True)
-        kept = [evaluation for evaluation in self._read_history() if evaluation.round <= up_to]
         write_atomically(self._history, "".join(_line(evaluation) + "\n" for evaluation in kept))
         if not file.exists():
             write_atomically(file, tomli_w.dumps(dict(self._job)))
@@ -94,20 +108,29 @@ class RunDirectory:
         append(self._history, _line(evaluation))
 
     def _read_history(self) -> list[Evaluation]:
-        """Read the history up to its first line that is not whole."""
+        """Read the history; its last line may be half written."""
+        if not self._history.exists():
+            return []
         found: list[Evaluation] = []
-        if self._history.exists():
-            for line in self._history.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    found.append(Evaluation(**json.loads(line)))
-                except (json.JSONDecodeError, TypeError):
-                    break
+        lines = self._history.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, start=1):
+            try:
+                found.append(Evaluation.from_dict(json.loads(line)))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                if number < len(lines):
+                    raise RunError(f"{self._history}: line {number} is damaged: {error}") from error
         return found
 
     def save(self, round_: int, blocks: Blocks, seconds: float, inputs: Mapping[str, str]) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
         tensors = {f"{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
-        state = {"round": round_, "seconds": seconds, "silos": list(blocks), "inputs": dict(inputs)}
+        state = {
+            "round": round_,
+            "seconds": seconds,
+            "silos": list(blocks),
+            "inputs": dict(inputs),
+            "job": dict(flat(self._job)),
+        }
         write_atomically(self._checkpoint, _packed(tensors, {"tdcd": json.dumps(state)}))
 
     def load(self) -> Checkpoint | None:
@@ -117,6 +140,7 @@ class RunDirectory:
         tensors, metadata = _unpacked(self._checkpoint)
         try:
             state = json.loads(metadata["tdcd"])
+            _refuse_another(self.path, state["job"], dict(flat(self._job)))
             blocks: dict[str, Block] = {silo: {} for silo in state["silos"]}
             for key, tensor in tensors.items():
                 silo, name = key.split("/", 1)
@@ -133,16 +157,19 @@ class RunDirectory:
 
 def save_blocks(directory: Path, blocks: Blocks) -> None:
     """Write each hub's block as ``SILO.safetensors``."""
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{directory}: cannot be made: {error.strerror}") from error
     for silo, block in blocks.items():
         write_atomically(directory / f"{silo}.safetensors", _packed(block, {"silo": silo}))
 
 
 def load_blocks(directory: Path | str) -> dict[str, Block]:
-    """Read hubs' blocks that a run wrote: ``load_blocks("runs/x/blocks")``."""
-    files = sorted(Path(directory).glob("*.safetensors"))
+    """Read the hubs' blocks that a run wrote: ``load_blocks("runs/x")``."""
+    files = sorted(Path(directory, "blocks").glob("*.safetensors"))
     if not files:
-        raise RunError(f"{directory}: no blocks there (SILO.safetensors)")
+        raise RunError(f"{directory}: no blocks there (blocks/SILO.safetensors)")
     return {file.stem: _unpacked(file)[0] for file in files}
 
 
@@ -172,16 +199,16 @@ def sessions(path: Path) -> list[dict[str, Any]]:
     file = path / "environment.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        return [dict(found[0]), *found[1:]]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise RunError(f"{file}: damaged: {error}") from error
+    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
+        raise RunError(f"{file}: damaged: it is no list of sessions")
+    return found
 
 
-def _refuse_another(path: Path, job: Mapping[str, Any], resume: bool) -> None:
-    """Refuse to write over a run, or to go on with one of another job."""
-    if not resume:
-        raise RunError(f"{path} already holds a run; go on with it by --resume {path}, or choose another directory")
-    changed = differences(stored_job(path), job)
+def _refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run of another job."""
+    changed = differences(old, new)
     if changed:
         raise RunError(
             f"{path} was started with another job, so going on would mix two trainings. "

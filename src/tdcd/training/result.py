@@ -32,6 +32,17 @@ class Evaluation:
     test: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics on all test rows; empty without a test set."""
 
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> "Evaluation":
+        """Read a line of history.jsonl back."""
+        return cls(
+            round=int(line["round"]),
+            iteration=int(line["iteration"]),
+            seconds=float(line["seconds"]),
+            train={str(name): float(value) for name, value in line["train"].items()},
+            test={str(name): float(value) for name, value in line["test"].items()},
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain dictionaries, as they stand in history.jsonl."""
         return asdict(self)

@@ -1,9 +1,10 @@
 """The settings of a training: one class for the job file's ``[training]`` table and for Python."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
@@ -12,7 +13,20 @@ from tdcd.errors import JobError
 from tdcd.strict import Strict
 from tdcd.training.schedules import Constant, Schedule
 
-Count = Annotated[int, Field(gt=0)]
+
+def _plain(value: Any) -> Any:
+    """Take numpy's whole numbers as Python's."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _size(value: Any) -> Any:
+    value = _plain(value)
+    if value != "full" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f'should be a whole number above 0 or "full" (is {value!r})')
+    return value
+
+
+Count = Annotated[int, Field(gt=0), BeforeValidator(_plain)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -25,7 +39,7 @@ class Settings(Strict):
     """R, the number of communication rounds."""
     local_steps: Count = 1
     """Q, gradient steps at every client between two exchanges; T = Q·R iterations in all."""
-    batch_size: Count | Literal["full"] = "full"
+    batch_size: Annotated[int | Literal["full"], BeforeValidator(_size)] = "full"
     """Samples in a round's mini-batch over all clients of a silo; "full" takes every sample in every round."""
     rate: Positive
     """η, the learning rate."""

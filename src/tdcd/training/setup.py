@@ -90,11 +90,16 @@ def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping
             for silo, block in given.items()
         }
         blocks = fitted(tensors, blocks, "initial weights")
+    check_finite(blocks, networks, "")
+    return blocks
+
+
+def check_finite(blocks: Blocks, networks: Mapping[str, Network], where: str) -> None:
+    """Check that weights to start from are numbers."""
     for silo, network in networks.items():
         for name in network.trainable:
             if not blocks[silo][name].isfinite().all():
-                raise ModelError(f"silo '{silo}': its first weights '{name}' are not finite numbers")
-    return blocks
+                raise ModelError(f"{where}silo '{silo}': the weights '{name}' to start from are not finite numbers")
 
 
 def _weights(value: ArrayLike, what: str) -> Tensor:
@@ -170,6 +175,8 @@ def _width(silo: str, network: Network, rows: Tensor) -> int:
             f"silo '{silo}': its network returned {shape} for {len(some)} rows; "
             f"it must return a tensor of shape ({len(some)}, outputs)"
         )
+    if not embedding.is_floating_point():
+        raise ModelError(f"silo '{silo}': its network returned {embedding.dtype}; it must return real numbers")
     return embedding.shape[1]
 
 

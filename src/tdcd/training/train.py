@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName
+from tdcd.compute import ComputeName, fitting_threads
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.topology import Samples
-from tdcd.data.arrays import ArrayLike, IDs, fingerprint
+from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
 from tdcd.data.federation import Federation
 from tdcd.engines import Engine, LocalEngine, OracleEngine
 from tdcd.errors import DataError, DivergedError, JobError, RunError, listed, nearest
@@ -25,7 +26,7 @@ from tdcd.training.evaluation import scores
 from tdcd.training.metrics import measure
 from tdcd.training.result import Evaluation, Result
 from tdcd.training.settings import Settings
-from tdcd.training.setup import Models, Setup, fitted, prepare, starting_blocks
+from tdcd.training.setup import Models, Setup, check_finite, fitted, prepare, starting_blocks
 
 EngineName = Literal["local", "oracle"]
 
@@ -86,8 +87,7 @@ def train(
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    if resume and directory is None:
-        raise JobError("resume = True needs the directory of the run to go on with")
+    _check_arguments(federation, settings, test, directory, resume, observer)
     setup = prepare(federation, models, settings, test)
     training = _Training(
         setup=setup,
@@ -97,12 +97,13 @@ def train(
         observer=observer or Observer(),
         state=_State(0, starting_blocks(setup.networks, initial)),
     )
-    if directory is None:
-        return training.run()
-    job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
-    with RunDirectory.opened(Path(directory), job, resume=resume) as training.directory:
-        training.inputs = _fingerprints(federation, training, batches)
-        training.go_on(description(federation, setup, settings, training.engine))
+    with ExitStack() as stack:
+        stack.enter_context(fitting_threads(setup.networks.values()))
+        if directory is not None:
+            job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
+            training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
+            training.inputs = _fingerprints(federation, training, batches)
+            training.go_on(description(federation, setup, settings, training.engine))
         return training.run()
 
 
@@ -128,16 +129,19 @@ class _Training:
     def go_on(self, description: Mapping[str, Any]) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
-        checkpoint = self.directory.load()
+        checkpoint, where = self.directory.load(), self.directory.path
         if checkpoint:
-            where = self.directory.path
             changed = [name for name, digest in self.inputs.items() if checkpoint.inputs.get(name) != digest]
+            changed += sorted(set(checkpoint.inputs) - set(self.inputs))
             if changed:
                 raise RunError(f"{where}: not what it was started with: {listed(changed)}; start a new run")
-            blocks = fitted(checkpoint.blocks, self.state.blocks, str(where / "checkpoint.safetensors"))
+            file = str(where / "checkpoint.safetensors")
+            blocks = fitted(checkpoint.blocks, self.state.blocks, file)
+            check_finite(blocks, self.setup.networks, f"{file}: ")
             self.state = _State(checkpoint.round, blocks)
             self.before = checkpoint.seconds
-        self.history = self.directory.begin(description, up_to=self.state.done if checkpoint else -1)
+        due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
+        self.history = self.directory.begin(description, up_to=self.state.done if checkpoint else -1, due=due)
 
     def run(self) -> Result:
         """Train to the end."""
@@ -145,13 +149,13 @@ class _Training:
         self.started = time.perf_counter()
         try:
             self.observer.started(self.state.done, settings.rounds, self.engine.paths)
-            if self._due() and not (self.history and self.history[-1].round == self.state.done):
+            if self._due(self.state.done) and not (self.history and self.history[-1].round == self.state.done):
                 self._evaluate()  # round 0, or a round after which an earlier session was stopped
                 self._save()
             while self.state.done < settings.rounds:
                 self._round()
                 done = self.state.done
-                if self._due():
+                if self._due(done):
                     self._evaluate()
                 if done == settings.rounds or done % settings.checkpoint_every == 0:
                     self._save()
@@ -169,9 +173,9 @@ class _Training:
         types = {silo: rows.dtype for silo, rows in self.setup.train.features.items()}
         return Result(settings, self.setup.networks, self.state.blocks, tuple(self.history), types)
 
-    def _due(self) -> bool:
-        """Tell whether this round is one to evaluate after."""
-        return self.state.done == self.settings.rounds or self.state.done % self.settings.evaluate_every == 0
+    def _due(self, number: int) -> bool:
+        """Tell whether a round is one to evaluate after."""
+        return number == self.settings.rounds or number % self.settings.evaluate_every == 0
 
     def _round(self) -> None:
         number = self.state.done + 1
@@ -242,6 +246,24 @@ class _Training:
             f"training diverged: {what} after round {number} of {self.settings.rounds}.{kept} "
             f"Try a smaller rate, such as {rate / 10:g} instead of {rate:g}"
         )
+
+
+def _check_arguments(
+    federation: object, settings: object, test: object, directory: object, resume: bool, observer: object
+) -> None:
+    """Refuse what a user of Python can easily mix up, before it turns up as something else."""
+    for name, value, kind, hint in (
+        ("federation", federation, Federation, "make one with Federation.from_silos"),
+        ("settings", settings, Settings, "make them with tdcd.Settings(…)"),
+        ("test", test, Samples, "make them with tdcd.samples(features, labels)"),
+        ("observer", observer, Observer, "make a class of your own from tdcd.Observer"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
+    if directory is not None and not str(directory):
+        raise JobError("directory: it is empty; name one, or leave it out to write nothing")
+    if resume and directory is None:
+        raise JobError("resume = True needs the directory of the run to go on with")
 
 
 def description(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
