@@ -8,7 +8,6 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tdcd.compute import choose
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Blocks, Network
@@ -145,17 +144,13 @@ class Problem:
             blocks = engine.round(blocks, self.round(number))
         return blocks
 
-    def engine(self, path: str) -> Engine:
+    def engine(self, path: str, workers: int = 1) -> Engine:
         if path == "oracle":
             return OracleEngine(self.tasks)
-        return LocalEngine(self.tasks, path)  # type: ignore[arg-type]
+        return LocalEngine(self.tasks, path, workers)  # type: ignore[arg-type]
 
     def with_steps(self, steps: LocalSteps) -> "Problem":
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
-
-
-def stackable(problem: Problem) -> bool:
-    return all(choose(task)[1].startswith("stacked") for task in problem.tasks.values())
 
 
 def problem(

@@ -1,23 +1,26 @@
 import pytest
-import torch
 from torch import Tensor, nn
 
-from support import problem
-from tdcd.compute import choose
-from tdcd.compute.stacked import CHUNK, rows_are_independent
+from support import distance, problem
+from tdcd.compute import choose, chunked
+from tdcd.compute.chunked import rows_are_independent
+from tdcd.compute.layers import dense_layers
+from tdcd.core.client import LocalSteps
 from tdcd.errors import ModelError
 
 
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        ("linear", "stacked"),
-        ("mlp", "stacked"),
+        ("linear", "layers"),
+        ("mlp", "layers"),
+        ("remembers", "stacked"),
+        ("tied", "stacked"),
         ("lstm", "loop (recurrent"),
         ("cnn", "loop (convolutions"),
         ("resnet18", "loop (convolutions"),
-        ("dropout", "loop (the network does not stack"),
-        ("odd", "loop (the network does not stack"),
+        ("dropout", "loop (the network does not stack: RuntimeError"),
+        ("odd", "loop (the network does not stack: RuntimeError"),
     ],
 )
 def test_what_auto_chooses(kind: str, path: str) -> None:
@@ -28,8 +31,16 @@ def test_what_auto_chooses(kind: str, path: str) -> None:
 def test_a_path_by_name() -> None:
     assert choose(problem(["mlp"], [2]).tasks["silo-0"], "loop")[1] == "loop (as asked)"
     assert choose(problem(["cnn"], [2]).tasks["silo-0"], "stacked")[1] == "stacked (as asked)"
-    with pytest.raises(ModelError, match="silo 'silo-0': its network cannot be computed stacked .*use compute"):
-        choose(problem(["odd"], [2]).tasks["silo-0"], "stacked")
+    for kind, path, says in (
+        ("odd", "stacked", "does not stack"),
+        ("cnn", "layers", "not a chain of linear layers"),
+        ("linear", "one-step", "it needs Q = 1"),
+    ):
+        with pytest.raises(ModelError, match=f"silo 'silo-0': compute = \"{path}\" cannot be had: .*{says}.*; use"):
+            choose(problem([kind], [2]).tasks["silo-0"], path)  # type: ignore[arg-type]
+    coupled = problem(["cnn-batchnorm"], [2], steps=LocalSteps(1)).tasks["silo-0"]
+    with pytest.raises(ModelError, match="its rows may influence each other"):
+        choose(coupled, "one-step")
 
 
 class Hidden(nn.Sequential):
@@ -47,12 +58,31 @@ def test_rows_are_independent_only_where_that_is_certain() -> None:
     assert not rows_are_independent(nn.Sequential(Hidden(nn.Linear(3, 2))))
 
 
-def test_more_clients_than_a_chunk() -> None:
-    made = problem(["mlp"], [2 * CHUNK + 5], samples=200, batch=150)
-    engines = [made.engine(path) for path in ("stacked", "loop")]
-    stacked, loop = (made.run(engine, 2)["silo-0"] for engine in engines)
-    for name, weights in stacked.items():
-        assert torch.allclose(weights, loop[name], atol=1e-12)
+@pytest.mark.parametrize("cache", [1, 3000, 20_000])
+@pytest.mark.parametrize("path", ["stacked", "layers"])
+def test_chunks_of_any_size(path: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "CACHE", cache)
+    made = problem(["mlp"], [70], samples=200, batch=150)
+    assert distance(made.run(made.engine(path), 2), made.run(made.engine("loop"), 2)) < 1e-12
+
+
+def test_what_is_a_chain_of_linear_layers() -> None:
+    def layers(*modules: nn.Module) -> bool:
+        return dense_layers(nn.Sequential(*modules)) is not None
+
+    one, two = nn.Linear(3, 4), nn.Linear(4, 2, bias=False)
+    assert layers(nn.Flatten(), one, nn.ReLU(), two)
+    assert layers(one, nn.Tanh(), two)
+    assert layers(one, two)
+    assert not layers(one, nn.ReLU())
+    assert not layers(one, nn.GELU(), two)
+    assert not layers(one, nn.ReLU(), nn.ReLU(), two)
+    assert not layers(one, nn.BatchNorm1d(4), two)
+    assert not layers(nn.Flatten(0), one)
+    assert not layers(nn.Linear(3, 3).requires_grad_(False), two)
+    shared = nn.Linear(3, 3)
+    assert not layers(shared, nn.ReLU(), shared)
+    assert dense_layers(one) is None
 
 
 def test_a_failing_network_names_silo_client_and_stage() -> None:

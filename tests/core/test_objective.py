@@ -70,3 +70,20 @@ def test_labels_are_prepared() -> None:
 def test_labels_that_do_not_fit(objective, labels, width, error, says) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=says):
         objective.prepare(torch.tensor(labels), width, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("objective", "labels"),
+    [
+        (CrossEntropy(), torch.randint(3, (4, 6))),
+        (BinaryCrossEntropy(), torch.randint(2, (4, 6)).double()),
+        (BinaryCrossEntropy(3.5), torch.randint(2, (4, 6)).double()),
+        (SquaredError(), torch.randn(4, 6, 3, dtype=torch.float64)),
+    ],
+)
+def test_the_gradient_is_autograds(objective, labels) -> None:  # type: ignore[no-untyped-def]
+    scores = (SCORES[..., :1] if isinstance(objective, BinaryCrossEntropy) else SCORES).clone().requires_grad_()
+    (expected,) = torch.autograd.grad(objective.losses(scores, labels).sum(), scores)
+    before = scores.detach().clone()
+    assert torch.allclose(objective.gradient(scores.detach(), labels), expected, atol=1e-14)
+    assert torch.equal(scores, before)

@@ -12,12 +12,14 @@ def test_a_batch_is_dealt_to_its_owners(clients: int, samples: int, data: st.Dat
     batch = torch.tensor(sorted(data.draw(st.sets(st.integers(0, samples - 1), min_size=1))))
     shards = deal(batch, Roster(tuple(map(str, range(clients))), owner))
     assert sorted(shards.order.tolist()) == list(range(len(batch)))
-    assert len(shards.counts) == clients
+    assert shards.idle == clients - len(shards.clients)
+    assert shards.clients.tolist() == sorted(set(owner[batch].tolist()))
     seen = []
-    for client, part in shards:
+    for (client, part), start, count in zip(shards, shards.starts.tolist(), shards.counts.tolist(), strict=True):
         mine = batch[shards.order[part]].tolist()
         assert mine == [p for p in batch.tolist() if owner[p] == client]
-        assert len(mine) == shards.counts[client] > 0
+        assert len(mine) == count > 0
+        assert start == part.start
         seen += mine
     assert sorted(seen) == batch.tolist()
 

@@ -47,7 +47,8 @@ def command(
     clients: Annotated[int | None, typer.Option("--clients", "-K", help="Clients in every silo.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and mini-batches.")] = None,
     engine: Annotated[str | None, typer.Option("--engine", help="local or oracle.")] = None,
-    compute: Annotated[str | None, typer.Option("--compute", help="auto, loop or stacked.")] = None,
+    compute: Annotated[str | None, typer.Option("--compute", help="auto, one-step, layers, stacked or loop.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Threads that share the work.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the job file."),
@@ -68,6 +69,7 @@ def command(
         "training.seed": seed,
         "engine": engine,
         "compute": compute,
+        "workers": workers,
     }
     overrides: dict[str, Any] = dict(parse_override(text) for text in settings or [])
     overrides |= {key: value for key, value in named.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from tdcd.compute.choose import ComputeName, choose
 from tdcd.compute.interface import Compute
-from tdcd.compute.threads import fitting_threads
+from tdcd.compute.loop import draws
+from tdcd.compute.workers import Workers, fitting_workers, torch_threads
 
-__all__ = ["Compute", "ComputeName", "choose", "fitting_threads"]
+__all__ = ["Compute", "ComputeName", "Workers", "choose", "draws", "fitting_workers", "torch_threads"]

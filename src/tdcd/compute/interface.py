@@ -35,7 +35,7 @@ def weight_of(task: SiloTask, rows: int) -> float:
 def mean_with_idle(task: SiloTask, block: Block, shards: Shards) -> Mean:
     """Start a mean that already holds the clients without rows in the batch: their weights are still θ_j."""
     mean = Mean(block)
-    idle = shards.counts.count(0) * weight_of(task, 0)
+    idle = shards.idle * weight_of(task, 0)
     if idle:
         mean.add(block, idle)
     return mean

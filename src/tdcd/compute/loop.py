@@ -1,12 +1,18 @@
 """One client after another: works for every module, and is what all other paths fall back on."""
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+
 import torch
 from torch import Tensor
 
 from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
+from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.client import descend
-from tdcd.core.network import Block, copy_block
+from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
 from tdcd.core.task import SiloTask
@@ -14,45 +20,114 @@ from tdcd.core.topology import Shards
 
 
 class Loop:
-    """Compute a silo's clients one at a time."""
+    """Compute a silo's clients one at a time, or one a worker."""
 
-    def __init__(self, task: SiloTask) -> None:
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
         self._task = task
+        self._draws = draws(task)
+        self._workers = ALONE if self._draws else workers
+        self._replicas: SimpleQueue[Replica] = SimpleQueue()
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
-        rows = round_.batch[shards.order]
-        parts = []
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for client, part in shards:
-                with blame(self._task, [client], "the forward pass"):
-                    self._seed(round_, client)
-                    x = self._task.features[rows[part]]
-                    embedding = self._task.network(copy_block(block), x, training=True)
-                    parts.append(checked(embedding, len(x), self._task))
-        return torch.cat(parts)
+        task, rows = self._task, round_.batch[shards.order]
+
+        def one(shard: tuple[int, slice]) -> Tensor:
+            client, part = shard
+            x = task.features[rows[part]]
+            with self._client(block, round_, client, "the forward pass") as replica, torch.no_grad():
+                return checked(replica.module(x), len(x), task)
+
+        return torch.cat(self._workers.map(one, shards))
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task = self._task
-        rows = round_.batch[shards.order]
+        task, rows = self._task, round_.batch[shards.order]
         mean = mean_with_idle(task, block, shards)
-        with torch.random.fork_rng(devices=[]):
-            for client, part in shards:
-                x, y, stale = task.features[rows[part]], task.labels[rows[part]], others[part]
 
-                def forward(theta: Block, x: Tensor = x) -> Tensor:
-                    return task.network(theta, x, training=True)
+        def one(shard: tuple[int, slice]) -> Mean:
+            client, part = shard
+            x, y, stale = task.features[rows[part]], task.labels[rows[part]], others[part]
+            with self._client(block, round_, client, "the local steps") as replica:
 
-                def loss(embedding: Tensor, y: Tensor = y, stale: Tensor = stale) -> Tensor:
-                    return task.objective.losses(embedding + stale, y).mean()
+                def gradient(now: Block) -> Block:
+                    loss = task.objective.losses(replica.module(x) + stale, y).mean()
+                    return replica.gradient(loss, now)
 
-                with blame(task, [client], "the local steps"):
-                    self._seed(round_, client)
-                    new = descend(forward, loss, block, task.network.trainable, task.steps, round_.rate)
-                mean.add(new, weight_of(task, len(x)))
+                descend(gradient, replica.weights, task.steps, round_.rate)
+                result = Mean(block)
+                result.add(replica.block(), weight_of(task, len(x)))
+                return result
+
+        for part in self._workers.stream(one, shards):
+            mean.merge(part)
         return mean
 
-    def _seed(self, round_: Round, client: int) -> None:
+    @contextmanager
+    def _client(self, block: Block, round_: Round, client: int, stage: str) -> Iterator["Replica"]:
+        """Lend a module with the hub's weights, its random stream at its start."""
         task = self._task
-        torch.manual_seed(client_seed(task.seed, round_.number, task.silo, task.roster.clients[client]))
+        try:
+            replica = self._replicas.get_nowait()
+        except Empty:
+            replica = Replica(task.network)
+        with blame(task, [client], stage):
+            replica.load(block)
+            if self._draws:
+                with torch.random.fork_rng(devices=[]):
+                    seed = client_seed(task.seed, round_.number, task.silo, task.roster.clients[client])
+                    torch.manual_seed(seed)
+                    yield replica
+            else:
+                yield replica
+        self._replicas.put(replica)
+
+
+class Replica:
+    """A worker's own copy of a silo's module: used as a module, which costs less than as a function."""
+
+    def __init__(self, network: Network) -> None:
+        self.module = copy.deepcopy(network.module).train()
+        parameters = dict(self.module.named_parameters())
+        self._names = list(parameters)
+        self._parameters: list[Tensor] = list(parameters.values())
+        self._buffers = [
+            (home, key, name) for _, home, key, name in tensor_places(self.module) if name not in parameters
+        ]
+        self.weights: Block = {name: parameters[name] for name in network.trainable}
+
+    def load(self, block: Block) -> None:
+        """Take over a block's weights and buffers."""
+        if self._parameters:
+            with torch.no_grad():
+                torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
+        for home, key, name in self._buffers:
+            home[key] = block[name].clone()
+
+    def gradient(self, loss: Tensor, weights: Block) -> Block:
+        """Return the gradient of a loss that this module gave; weights it does not depend on are left out."""
+        if not weights:
+            return {}
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
+
+    def block(self) -> Block:
+        """Return what the module holds now."""
+        block = {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
+        for home, key, name in self._buffers:
+            tensor = home[key]
+            assert tensor is not None  # noqa: S101
+            block[name] = tensor.detach()
+        return block
+
+
+def draws(task: SiloTask) -> bool:
+    """Tell whether a silo's network draws random numbers in training, as dropout does."""
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        try:
+            with torch.no_grad():
+                task.network(task.network.initial(), task.features[:2], training=True)
+        except Exception:
+            return True  # what fails here will fail in training, where it can be told properly
+        return not torch.equal(before, torch.get_rng_state())

@@ -31,10 +31,16 @@ class Mean:
 
     def add_stack(self, stack: Block, weights: Tensor) -> None:
         """Add a stack of blocks (G, …) with weights (G,)."""
-        weights = weights.double()
         for name, tensor in stack.items():
-            self._sum[name].add_(torch.tensordot(weights, tensor.double(), dims=1))
+            kind = tensor.dtype if tensor.is_floating_point() else torch.float64
+            self._sum[name].add_(torch.tensordot(weights.to(kind), tensor.to(kind), dims=1))
         self._weight += float(weights.sum())
+
+    def merge(self, other: "Mean") -> None:
+        """Add all that another mean has seen."""
+        for name, total in other._sum.items():
+            self._sum[name].add_(total)
+        self._weight += other._weight
 
     def result(self) -> Block:
         """Return the mean. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""

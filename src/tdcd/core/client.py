@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdcd.core.network import Block, copy_block
+from tdcd.core.network import Block
 
 
 @dataclass(frozen=True)
@@ -22,46 +22,53 @@ class LocalSteps:
     """Largest Euclidean norm of a client's gradient over its whole block."""
 
 
-def descend(
-    forward: Callable[[Block], Tensor],
-    loss: Callable[[Tensor], Tensor],
-    block: Block,
-    trainable: Sequence[str],
-    steps: LocalSteps,
-    rate: float,
-    *,
-    grouped: bool = False,
-) -> Block:
-    """Take Q steps θ ← θ − η·∂loss(forward(θ))/∂θ (Equation 5) and return the new block.
+Gradient = Callable[[Block], Block]
+"""g_{k,j} of Equation 4: the gradient of a client's mean loss at a block. Running statistics that the forward pass
+updates are put into the block."""
 
-    ``forward`` recomputes the client's own embeddings Φ_{k,j} from its newest weights, and puts running statistics
-    that it updates into the block it is given; ``loss`` holds the stale
-    Φ_{-k,j} and returns the mean over the client's rows (Equation 4).
 
-    With ``grouped``, every tensor has a leading dimension of clients, and ``loss`` returns the sum of the
-    clients' losses: a client's loss depends on its own weights only, so one gradient of the sum is every
-    client's own gradient.
+def autograd(
+    forward: Callable[[Block], Tensor], loss: Callable[[Tensor], Tensor], trainable: Sequence[str]
+) -> Gradient:
+    """Return the gradient of ``loss(forward(θ))`` as torch's autograd finds it.
+
+    ``forward`` recomputes the client's own embeddings Φ_{k,j} from its newest weights; ``loss`` holds the stale
+    Φ_{-k,j}. Weights that the loss does not depend on are left out.
     """
-    block = copy_block(block)
-    velocity: dict[str, Tensor] = {}
-    for _ in range(steps.count):
+
+    def gradient(block: Block) -> Block:
         theta = {name: block[name].detach().requires_grad_() for name in trainable}
         now = {**block, **theta}
         value = loss(forward(now))
         block.update({name: tensor for name, tensor in now.items() if name not in theta})
-        if not trainable:
-            continue
+        if not theta:
+            return {}
         found = torch.autograd.grad(value, list(theta.values()), allow_unused=True)
-        gradient = {name: g for name, g in zip(theta, found, strict=True) if g is not None}
-        if steps.clip_norm is not None:
-            gradient = _clipped(gradient, steps.clip_norm, grouped)
-        for name, g in gradient.items():
+        return {name: g for name, g in zip(theta, found, strict=True) if g is not None}
+
+    return gradient
+
+
+def descend(gradient: Gradient, block: Block, steps: LocalSteps, rate: float, *, grouped: bool = False) -> None:
+    """Take Q steps θ ← θ − η·g(θ) (Equation 5), changing the block in place.
+
+    With ``grouped``, every tensor has a leading dimension of clients, and ``gradient`` is that of the sum of their
+    losses: a client's loss depends on its own weights only, so one gradient of the sum is every client's own.
+    """
+    velocity: dict[str, Tensor] = {}
+    for _ in range(steps.count):
+        found = gradient(block)
+        with torch.no_grad():
+            if steps.clip_norm is not None and found:
+                found = _clipped(found, steps.clip_norm, grouped)
             if steps.weight_decay:
-                g = g + steps.weight_decay * block[name]
+                found = {name: g + steps.weight_decay * block[name] for name, g in found.items()}
             if steps.momentum:
-                g = velocity[name] = steps.momentum * velocity[name] + g if name in velocity else g
-            block[name].add_(g, alpha=-rate)
-    return block
+                found = velocity = {
+                    name: steps.momentum * velocity[name] + g if name in velocity else g for name, g in found.items()
+                }
+            if found:
+                torch._foreach_add_([block[name] for name in found], list(found.values()), alpha=-rate)
 
 
 def _clipped(gradient: dict[str, Tensor], most: float, grouped: bool) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """A silo's network h_j as a pure function of its block of weights θ_j."""
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -25,7 +26,8 @@ class Network:
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         self.buffers = tuple(name for name in self.initial() if name not in self.trainable)
         """Everything that gradient steps leave alone: running statistics, frozen weights."""
-        self._places = dict(_places(self.module))
+        self._threads = threading.local()
+        self._places = {place: name for place, _, _, name in tensor_places(self.module)}
 
     def initial(self) -> Block:
         """Return a copy of the module's own weights and buffers."""
@@ -39,14 +41,22 @@ class Network:
 
         What the module writes to its buffers, as BatchNorm does when training, is written to ``block``.
         """
-        if self.module.training != training:
-            self.module.train(training)
+        module = self._own_module()
+        if module.training != training:
+            module.train(training)
         given = {place: block[name] for place, name in self._places.items()}
-        embedding: Tensor = functional_call(self.module, given, (rows,), tie_weights=False)
+        embedding: Tensor = functional_call(module, given, (rows,), tie_weights=False)
         for place, name in self._places.items():
             if given[place] is not block[name]:  # a buffer was replaced rather than changed
                 block[name] = given[place].detach()
         return embedding
+
+    def _own_module(self) -> nn.Module:
+        """Return this thread's copy: a call swaps tensors into the module, so threads must not share one."""
+        own: nn.Module | None = getattr(self._threads, "module", None)
+        if own is None:
+            own = self._threads.module = copy.deepcopy(self.module)
+        return own
 
     def with_weights(self, block: Block) -> nn.Module:
         """Return an ordinary module with these weights, in evaluation mode."""
@@ -63,17 +73,17 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers()
 
 
-def _places(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each place that holds a tensor, with the tensor's first name.
+def tensor_places(module: nn.Module) -> Iterator[tuple[str, dict[str, Tensor | None], str, str]]:
+    """Yield each place that holds a tensor: its path, the dictionary and key it lies under, the tensor's first name.
 
     A weight tied to several layers has several places; a layer used several times has one.
     """
     first = {id(tensor): name for name, tensor in named_tensors(module)}
     for path, part in module.named_modules():
-        prefix = f"{path}." if path else ""
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                yield prefix + name, first[id(tensor)]
+        for home in (part._parameters, part._buffers):
+            for key, tensor in home.items():
+                if tensor is not None:
+                    yield f"{path}.{key}" if path else key, home, key, first[id(tensor)]
 
 
 def copy_block(block: Block) -> Block:

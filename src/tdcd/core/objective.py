@@ -35,6 +35,10 @@ class Objective(ABC):
         """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
 
     @abstractmethod
+    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
+
+    @abstractmethod
     def probabilities(self, scores: Tensor) -> Tensor:
         """Turn scores (M, E) into probabilities: (M, E) per class, (M,) of the positive class."""
 
@@ -75,6 +79,10 @@ class CrossEntropy(Objective):
         flat = F.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
         return flat.view(labels.shape)
 
+    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        ones = torch.full_like(labels.unsqueeze(-1), -1, dtype=scores.dtype)
+        return scores.softmax(-1).scatter_add_(-1, labels.unsqueeze(-1), ones)
+
     def probabilities(self, scores: Tensor) -> Tensor:  # noqa: D102
         return scores.softmax(-1)
 
@@ -107,6 +115,11 @@ class BinaryCrossEntropy(Objective):
         weight = None if self.positive_weight == 1 else scores.new_tensor(self.positive_weight)
         return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none", pos_weight=weight)
 
+    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        y = labels.unsqueeze(-1)
+        found = scores.sigmoid().sub_(y)
+        return found if self.positive_weight == 1 else found.mul_(1 + (self.positive_weight - 1) * y)
+
     def probabilities(self, scores: Tensor) -> Tensor:  # noqa: D102
         return scores.squeeze(-1).sigmoid()
 
@@ -132,6 +145,9 @@ class SquaredError(Objective):
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores - labels).square().mean(-1)
+
+    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        return (scores - labels).mul_(2 / scores.shape[-1])
 
     def probabilities(self, scores: Tensor) -> Tensor:  # noqa: ARG002, D102
         raise ModelError("a regression has no probabilities; ask for predictions")

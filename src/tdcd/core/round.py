@@ -3,14 +3,16 @@
 Everything else in tdcd decides only *where* the clients run and *how fast*.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,25 @@ class Peers(Protocol):
         """Give the embeddings Φ_j of the hubs in this process; get Φ_{-j} = Σ_{l≠j} Φ_l for each of them."""
 
 
-def communication_round(blocks: Blocks, round_: Round, silos: Mapping[str, Clients], peers: Peers) -> Blocks:
+class Each(Protocol):
+    """A way to do something for every silo: one after the other, or at once."""
+
+    def __call__(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
+        """Return ``function(silo)`` for every silo."""
+
+
+def one_by_one(function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
+    """Do something for every silo, one after the other."""
+    return {silo: function(silo) for silo in silos}
+
+
+def communication_round(
+    blocks: Blocks, round_: Round, silos: Mapping[str, Clients], peers: Peers, each: Each = one_by_one
+) -> Blocks:
     """Run one round for the hubs in this process: all of them in a simulation, one at a real site."""
-    embeddings = {j: clients.embed(blocks[j], round_) for j, clients in silos.items()}
+    embeddings = each(lambda j: silos[j].embed(blocks[j], round_), silos)
     others = peers.exchange(embeddings)
-    return {j: clients.descend(others[j]) for j, clients in silos.items()}
+    return each(lambda j: silos[j].descend(others[j]), silos)
 
 
 def sum_of_others(embeddings: Mapping[str, Tensor], silo: str) -> Tensor:

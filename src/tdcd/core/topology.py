@@ -48,20 +48,29 @@ class Shards:
 
     order: Tensor
     """Positions in the batch, grouped by client in roster order, ascending within each; shape (B,)."""
-    counts: tuple[int, ...]
-    """|ζ_{k,j}| for each client k; zero for a client with no rows in the batch."""
+    clients: Tensor
+    """The clients that have rows in the batch, ascending; shape (P,)."""
+    counts: Tensor
+    """|ζ_{k,j}| for each of them; shape (P,)."""
+    idle: int
+    """How many clients of the silo have no rows in the batch."""
+
+    @property
+    def starts(self) -> Tensor:
+        """Where each client's rows begin in ``order``; shape (P,)."""
+        return self.counts.cumsum(0) - self.counts
 
     def __iter__(self) -> Iterator[tuple[int, slice]]:
         """Yield every client that has rows, with the place of its rows in ``order``."""
         start = 0
-        for client, count in enumerate(self.counts):
-            if count:
-                yield client, slice(start, start + count)
+        for client, count in zip(self.clients.tolist(), self.counts.tolist(), strict=True):
+            yield client, slice(start, start + count)
             start += count
 
 
 def deal(batch: Tensor, roster: Roster) -> Shards:
-    """Find which rows of the batch belong to which client, in O(B log B + K)."""
+    """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
     owners = roster.owner[batch]
-    order = torch.argsort(owners, stable=True)
-    return Shards(order, tuple(torch.bincount(owners, minlength=len(roster.clients)).tolist()))
+    sorted_owners, order = torch.sort(owners, stable=True)
+    clients, counts = torch.unique_consecutive(sorted_owners, return_counts=True)
+    return Shards(order, clients, counts, len(roster.clients) - len(clients))

@@ -1,15 +1,18 @@
 """The default engine: every silo in this process, a silo's clients computed together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from tdcd.compute import Compute, ComputeName, choose
+from tdcd.compute import Compute, ComputeName, Workers, choose, draws
 from tdcd.core.network import Block, Blocks
 from tdcd.core.round import Round, communication_round, sum_of_others
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster, Shards, deal
+
+T = TypeVar("T")
 
 
 class LocalClients:
@@ -44,14 +47,25 @@ class LocalPeers:
 
 
 class LocalEngine:
-    """Simulate the federation in this process."""
+    """Simulate the federation in this process, by several workers.
 
-    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto") -> None:
-        chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
+    With as many silos as workers, each worker computes whole silos; with fewer, or when a network draws random numbers,
+    they share the clients of one silo after the other.
+    """
+
+    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
+        by_silo = len(tasks) >= workers and not any(draws(task) for task in tasks.values())
+        self._silo_workers = Workers(workers if by_silo else 1)
+        client_workers = Workers(1 if by_silo else workers)
+        chosen = {silo: choose(task, compute, client_workers) for silo, task in tasks.items()}
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {silo: LocalClients(tasks[silo].roster, path) for silo, (path, _) in chosen.items()}
         self._peers = LocalPeers()
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
-        return communication_round(blocks, round_, self._silos, self._peers)
+        return communication_round(blocks, round_, self._silos, self._peers, self._each)
+
+    def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
+        names = list(silos)
+        return dict(zip(names, self._silo_workers.map(function, names), strict=True))

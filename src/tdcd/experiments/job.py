@@ -53,6 +53,8 @@ class Job(Strict):
     """Where to run: "local" in this process; "oracle" by the slow pseudocode."""
     compute: ComputeName = "auto"
     """How the local engine computes a silo's clients."""
+    workers: Count | None = None
+    """Threads that share the work; default: as many as it is worth. The numbers do not depend on it."""
     baselines: list[Literal["alone"]] = []
     """What to train for comparison: "alone" trains each silo by itself with the same settings."""
     data: Data

@@ -64,6 +64,7 @@ def run_job(
             test=test,
             engine=job.engine,
             compute=job.compute,
+            workers=job.workers,
             directory=path,
             resume=resume,
             job=job.as_table(),

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName, fitting_threads
+from tdcd.compute import ComputeName, fitting_workers, torch_threads
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
@@ -62,6 +62,7 @@ def train(
     batches: Sequence[IDs] | None = None,
     engine: EngineName = "local",
     compute: ComputeName = "auto",
+    workers: int | None = None,
     directory: Path | str | None = None,
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
@@ -77,7 +78,8 @@ def train(
         initial: First weights for every silo by name; default: those of the modules, or drawn from the seed.
         batches: The IDs of every round's mini-batch; default: drawn from the seed.
         engine: "local", or "oracle" for the slow pseudocode.
-        compute: How the local engine computes clients: "auto", "loop" or "stacked".
+        compute: How the local engine computes clients: "auto", "one-step", "layers", "stacked" or "loop".
+        workers: Threads that share the work; default: as many as it is worth. The numbers do not depend on it.
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
@@ -89,16 +91,17 @@ def train(
     """
     _check_arguments(federation, settings, test, directory, resume, observer)
     setup = prepare(federation, models, settings, test)
+    count = workers or fitting_workers(setup.tasks.values())
     training = _Training(
         setup=setup,
         settings=settings,
-        engine=_engine(engine, setup, compute),
+        engine=_engine(engine, setup, compute, count),
         batch_of=_batches(federation, settings, batches),
         observer=observer or Observer(),
         state=_State(0, starting_blocks(setup.networks, initial)),
     )
     with ExitStack() as stack:
-        stack.enter_context(fitting_threads(setup.networks.values()))
+        stack.enter_context(torch_threads(count, setup.tasks.values()))
         if directory is not None:
             job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
             training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
@@ -290,11 +293,11 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
     }
 
 
-def _engine(name: EngineName, setup: Setup, compute: ComputeName) -> Engine:
+def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) -> Engine:
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
-    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute)
+    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:

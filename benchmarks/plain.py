@@ -1,0 +1,62 @@
+"""The plain loop: TDCD as a user of torch would write it in an afternoon. Everything is measured against it."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tdcd.core.network import Block, Blocks
+from tdcd.core.objective import BinaryCrossEntropy
+from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
+
+
+def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -> Blocks:
+    """Run one round, client after client, each silo's module used for all of its clients."""
+    batch, rate = round_.batch, round_.rate
+    shards: dict[str, list[Tensor]] = {}
+    phi: dict[str, Tensor] = {}
+    for silo, task in tasks.items():
+        owner = task.roster.owner[batch]
+        order = torch.argsort(owner, stable=True)
+        counts = torch.bincount(owner, minlength=len(task.roster.clients)).tolist()
+        shards[silo] = list(order.split(counts))
+        module = task.network.module
+        with torch.no_grad():
+            for name, p in module.named_parameters():
+                p.copy_(blocks[silo][name])
+            phi[silo] = torch.empty(len(batch), task.width, dtype=task.features.dtype)
+            for rows in shards[silo]:
+                if len(rows):
+                    phi[silo][rows] = module(task.features[batch[rows]])
+    total = torch.stack(list(phi.values())).sum(0)
+
+    result: dict[str, Block] = {}
+    for silo, task in tasks.items():
+        module = task.network.module
+        parameters = list(module.parameters())
+        start = [blocks[silo][name] for name, _ in module.named_parameters()]
+        sums = [torch.zeros_like(p) for p in parameters]
+        others = total - phi[silo]
+        for rows in shards[silo]:
+            if not len(rows):
+                torch._foreach_add_(sums, start)
+                continue
+            x, y, stale = task.features[batch[rows]], task.labels[batch[rows]], others[rows]
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, start)
+            for _ in range(task.steps.count):
+                scores = module(x) + stale
+                if isinstance(task.objective, BinaryCrossEntropy):
+                    loss = F.binary_cross_entropy_with_logits(scores[:, 0], y)
+                else:
+                    loss = F.cross_entropy(scores, y)
+                gradient = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, gradient, alpha=-rate)
+            with torch.no_grad():
+                torch._foreach_add_(sums, parameters)
+        torch._foreach_div_(sums, len(task.roster.clients))
+        result[silo] = dict(zip((name for name, _ in module.named_parameters()), sums, strict=True))
+    return result

@@ -1,0 +1,161 @@
+"""Many clients at once: their weights stacked, a chunk of clients for each pass.
+
+Clients have unequal numbers of rows. Where no row can influence another, shorter clients are padded with rows of
+weight zero. Where rows are coupled (BatchNorm) or might be, padding would corrupt the statistics, so only clients
+of equal size are stacked.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tdcd.compute.interface import blame, checked, mean_with_idle
+from tdcd.compute.workers import ALONE, Workers
+from tdcd.core.average import Mean
+from tdcd.core.network import Block
+from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Shards
+
+CACHE = 1 << 20
+"""Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
+PIECE = 512
+"""Rows embedded in one pass where rows are independent."""
+
+_ROWWISE = (
+    nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
+    nn.Sigmoid, nn.Softplus, nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Clients that are computed together."""
+
+    clients: list[int]
+    places: Tensor
+    """Where their rows stand in shard order, shape (G, n). A padded place repeats the client's first row."""
+    real: Tensor | None
+    """Which places are rows and not padding, shape (G, n); nothing when all are."""
+    counts: Tensor
+    """Rows of each client, shape (G,)."""
+
+
+class Chunked(ABC):
+    """What the stacked paths have in common: cutting a batch into chunks and adding up what comes of them."""
+
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+        self._task = task
+        self._workers = workers
+        self.padded = rows_are_independent(task.network.module)
+        weights = sum(tensor.numel() for tensor in task.network.initial().values())
+        self._client_bytes = weights * task.features.element_size()
+        self._row_bytes = (task.features[0].numel() + self.activations()) * task.features.element_size()
+
+    @abstractmethod
+    def activations(self) -> int:
+        """Return about how many numbers a row's pass through the network makes."""
+
+    @abstractmethod
+    def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
+        """Embed the rows x (G, n, …) of a chunk's clients, all with the hub's block: (G, n, E)."""
+
+    @abstractmethod
+    def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
+        """Take all steps of a chunk's clients from the hub's block; return their blocks, stacked.
+
+        Args:
+            block: θ_j, not to be changed.
+            x: Rows, shape (G, n, …).
+            y: Prepared labels, shape (G, n) or (G, n, E).
+            stale: Φ_{-j} of these rows, shape (G, n, E).
+            share: Weight of each row in its client's loss: 1/n_k, or 0 for padding; shape (G, n).
+            rate: η.
+        """
+
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+        """See Compute."""
+        task, rows = self._task, round_.batch[shards.order]
+        if self.padded:
+
+            def piece(part: Tensor) -> Tensor:
+                with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
+                    return checked(task.network(block, task.features[part], training=True), len(part), task)
+
+            return torch.cat(self._workers.map(piece, torch.split(rows, PIECE)))
+
+        def one(chunk: Chunk) -> Tensor:
+            with torch.no_grad(), blame(task, chunk.clients, "the forward pass"):
+                return self.embed_chunk(block, task.features[rows[chunk.places]])
+
+        chunks = list(self._chunks(shards))
+        found = self._workers.map(one, chunks)
+        embedding = found[0].new_empty(len(rows), task.width)
+        for chunk, part in zip(chunks, found, strict=True):
+            embedding[chunk.places] = part
+        return embedding
+
+    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+        """See Compute."""
+        task, rows = self._task, round_.batch[shards.order]
+
+        def one(chunk: Chunk) -> Mean:
+            chosen = rows[chunk.places]
+            counts = chunk.counts.unsqueeze(1).to(others.dtype)
+            share = (1 / counts).expand(chunk.places.shape) if chunk.real is None else chunk.real / counts
+            with blame(task, chunk.clients, "the local steps"):
+                new = self.descend_chunk(
+                    block, task.features[chosen], task.labels[chosen], others[chunk.places], share, round_.rate
+                )
+            mean = Mean(block)
+            uniform = task.averaging == "uniform"
+            mean.add_stack(new, torch.ones(len(chunk.counts)) if uniform else chunk.counts)
+            return mean
+
+        mean = mean_with_idle(task, block, shards)
+        for part in self._workers.stream(one, self._chunks(shards)):
+            mean.merge(part)
+        return mean
+
+    def _chunks(self, shards: Shards) -> Iterator[Chunk]:
+        """Cut the clients into chunks of similar size, smallest clients first, without a loop over clients."""
+        counts, by_size = torch.sort(shards.counts, stable=True)
+        starts, clients = shards.starts[by_size], shards.clients[by_size]
+        for first, last in self._bounds(counts):
+            part = slice(first, last)
+            longest = int(counts[last - 1])
+            offsets = torch.arange(longest)
+            if int(counts[first]) == longest:
+                real, places = None, starts[part, None] + offsets
+            else:
+                real = offsets < counts[part, None]
+                places = starts[part, None] + offsets * real
+            yield Chunk(clients[part].tolist(), places, real, counts[part])
+
+    def _bounds(self, counts: Tensor) -> Iterator[tuple[int, int]]:
+        """Yield the first and last client of each chunk, given the clients' rows in ascending order."""
+        same = torch.unique_consecutive(counts, return_counts=True)[1]
+        groups = [len(counts)] if self.padded else same.tolist()
+        first = 0
+        for group in groups:
+            end = first + group
+            while first < end:
+                rows = int(counts[first])
+                size = max(1, CACHE // (self._client_bytes + rows * self._row_bytes))
+                yield first, min(end, first + size)
+                first = min(end, first + size)
+
+
+def rows_are_independent(module: nn.Module) -> bool:
+    """Tell whether surely no row of a batch influences another's embedding.
+
+    Only torch's own layers, unaltered, are sure: a class of the user's, or a hook, could do anything.
+    """
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False
+    if type(module) is nn.Sequential:
+        return all(rows_are_independent(child) for child in module)
+    return type(module) in _ROWWISE

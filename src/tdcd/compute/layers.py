@@ -1,0 +1,133 @@
+"""Stacked clients of fully connected networks, with the gradient written out: nothing is recorded, little allocated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tdcd.compute.chunked import Chunked
+from tdcd.compute.stacked import stack
+from tdcd.compute.workers import ALONE, Workers
+from tdcd.core.client import LocalSteps, descend
+from tdcd.core.network import Block, copy_block
+from tdcd.core.task import SiloTask
+
+Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+"""A function done in place, and what turns ∂/∂output into ∂/∂input given the output."""
+
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: (torch.relu_, lambda g, h: torch.ops.aten.threshold_backward(g, h, 0)),
+    nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
+}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer by the names of its weights, and the activation after it."""
+
+    weight: str
+    bias: str | None
+    activation: Activation | None
+
+
+class Layers(Chunked):
+    """Compute a chunk of clients by batched matrix products."""
+
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+        found = dense_layers(task.network.module)
+        assert found is not None, "only for chains of linear layers"  # noqa: S101
+        self._layers = found
+        super().__init__(task, workers)
+        self._plain = task.steps == LocalSteps(task.steps.count)
+
+    def activations(self) -> int:
+        """See Chunked."""
+        module = self._task.network.module
+        return 2 * sum(layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear))
+
+    def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
+        """See Chunked. Never asked: rows of these networks are independent."""
+        return self._forward(stack(block, len(x)), x.flatten(2))[-1]
+
+    def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
+        """See Chunked."""
+        x, share = x.flatten(2), share.unsqueeze(-1)
+        blocks = copy_block(stack(block, len(x)))
+        with torch.no_grad():
+            if self._plain:
+                for _ in range(self._task.steps.count):
+                    self._step(blocks, x, y, stale, share, rate)
+            else:
+                steps = self._task.steps
+                descend(lambda now: self._gradient(now, x, y, stale, share), blocks, steps, rate, grouped=True)
+        return blocks
+
+    def _forward(self, blocks: Block, x: Tensor) -> list[Tensor]:
+        """Return the input of every layer and the embedding, each (G, n, width)."""
+        outputs = [x]
+        for layer in self._layers:
+            weight = blocks[layer.weight].transpose(1, 2)
+            if layer.bias is None:
+                x = torch.bmm(x, weight)
+            else:
+                x = torch.baddbmm(blocks[layer.bias].unsqueeze(1), x, weight)
+            if layer.activation:
+                x = layer.activation[0](x)
+            outputs.append(x)
+        return outputs
+
+    def _step(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> None:
+        """Take one step of plain SGD, each gradient going straight into its weights."""
+        *inputs, embedding = self._forward(blocks, x)
+        g = self._task.objective.gradient(embedding.add_(stale), y).mul_(share)
+        for index in range(len(self._layers) - 1, -1, -1):
+            layer, h = self._layers[index], inputs[index]
+            weight, below = blocks[layer.weight], g
+            if index:
+                below = self._below(index, torch.bmm(g, weight), h)
+            weight.baddbmm_(g.transpose(1, 2), h, alpha=-rate)
+            if layer.bias is not None:
+                blocks[layer.bias].sub_(g.sum(1), alpha=rate)
+            g = below
+
+    def _gradient(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor) -> Block:
+        """Return every client's gradient."""
+        *inputs, embedding = self._forward(blocks, x)
+        g = self._task.objective.gradient(embedding.add_(stale), y).mul_(share)
+        found: Block = {}
+        for index in range(len(self._layers) - 1, -1, -1):
+            layer, h = self._layers[index], inputs[index]
+            found[layer.weight] = torch.bmm(g.transpose(1, 2), h)
+            if layer.bias is not None:
+                found[layer.bias] = g.sum(1)
+            if index:
+                g = self._below(index, torch.bmm(g, blocks[layer.weight]), h)
+        return found
+
+    def _below(self, index: int, g: Tensor, h: Tensor) -> Tensor:
+        """Turn the gradient at a layer's input into that at the layer below, before its activation."""
+        activation = self._layers[index - 1].activation
+        return activation[1](g, h) if activation else g
+
+
+def dense_layers(module: nn.Module) -> list[Dense] | None:
+    """Return a module's layers if it is a plain chain of linear layers and known activations, all trainable."""
+    if type(module) is not nn.Sequential:
+        return None
+    found: list[Dense] = []
+    for index, layer in enumerate(module):
+        if type(layer) is nn.Flatten and not found and (layer.start_dim, layer.end_dim) == (1, -1):
+            continue
+        if type(layer) is nn.Linear:
+            bias = f"{index}.bias" if layer.bias is not None else None
+            found.append(Dense(f"{index}.weight", bias, None))
+        elif type(layer) in _ACTIVATIONS and found and found[-1].activation is None:
+            found[-1] = Dense(found[-1].weight, found[-1].bias, _ACTIVATIONS[type(layer)])
+        else:
+            return None
+    tensors = dict(module.named_parameters())
+    names = {name for layer in found for name in (layer.weight, layer.bias) if name}
+    whole = names == set(tensors) and all(p.requires_grad for p in tensors.values())
+    return found if found and found[-1].activation is None and whole else None
