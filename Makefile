@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check bench format clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,9 @@ check: .venv/installed ## style and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: .venv/installed ## measure rounds against the plain loop; writes benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/run.py
 
 format: .venv/installed ## put the code in the project's style
 	$(BIN)/ruff check --fix .

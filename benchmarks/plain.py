@@ -35,7 +35,7 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
     result: dict[str, Block] = {}
     for silo, task in tasks.items():
         module = task.network.module
-        parameters = list(module.parameters())
+        parameters: list[Tensor] = list(module.parameters())
         start = [blocks[silo][name] for name, _ in module.named_parameters()]
         sums = [torch.zeros_like(p) for p in parameters]
         others = total - phi[silo]

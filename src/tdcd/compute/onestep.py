@@ -50,8 +50,8 @@ class OneStep:
         new = dict(block)
         with blame(task, shards.clients.tolist(), "the local steps"):
             loss = (task.objective.losses(embedding + others, task.labels[round_.batch[shards.order]]) * share).sum()
-            theta = list(self._theta.values())
-            found = torch.autograd.grad(loss, theta, allow_unused=True) if theta else ()
+            leaves = list(self._theta.values())
+            found = torch.autograd.grad(loss, leaves, allow_unused=True) if leaves else ()
         for (name, theta), g in zip(self._theta.items(), found, strict=True):
             if g is not None:
                 decay = task.steps.weight_decay * active
