@@ -21,7 +21,7 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
         owner = task.roster.owner[batch]
         order = torch.argsort(owner, stable=True)
         counts = torch.bincount(owner, minlength=len(task.roster.clients)).tolist()
-        shards[silo] = list(order.split(counts))
+        shards[silo] = list(torch.split(order, counts))
         module = task.network.module
         with torch.no_grad():
             for name, p in module.named_parameters():

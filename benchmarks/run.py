@@ -76,8 +76,8 @@ def main() -> None:
     machine = environment()
     text = f"""# Measured speed
 
-Whole rounds (deal, embed, exchange, Q steps, average), float32, against the plain loop (`plain.py`) on one thread in the
-same run, interleaved; median of {options.repeats}. N=4, K=50, Q=10, batch 2000 unless said; K=100,000 has one silo.
+Whole rounds (deal, embed, exchange, Q steps, average), float32, against the plain loop (`plain.py`) on one thread in
+the same run, interleaved; median of {options.repeats}. N=4, K=50, Q=10, batch 2000 unless said; K=100,000 has one silo.
 Made by `make bench`. The plain loop adds up its clients in float32, which shows as its difference at K=100,000.
 
 {machine["processor"]}, {machine["cores"]} cores; torch {machine["packages"]["torch"]}; {datetime.now(UTC):%Y-%m-%d}.
