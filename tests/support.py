@@ -32,6 +32,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "shared": (4,),
     "remembers": (4,),
     "fixed": (4,),
+    "dense": (19,),
 }
 MODELS: dict[str, ModelSpec] = {
     "linear": Linear(),
@@ -96,7 +97,15 @@ def fixed(features: int, outputs: int) -> nn.Module:
     return nn.Linear(features, outputs).requires_grad_(False)
 
 
-USERS = {"odd": Odd, "tied": tied, "shared": shared, "remembers": Remembers, "fixed": fixed}
+def dense(features: int, outputs: int) -> nn.Module:
+    """A chain with every activation, a layer without bias, and widths on both sides of a vector's."""
+    return nn.Sequential(
+        nn.Linear(features, 17), nn.Tanh(), nn.Linear(17, 33, bias=False), nn.Sigmoid(), nn.Linear(33, 7), nn.ReLU(),
+        nn.Linear(7, 5), nn.Linear(5, outputs),
+    )  # fmt: skip
+
+
+USERS = {"dense": dense, "odd": Odd, "tied": tied, "shared": shared, "remembers": Remembers, "fixed": fixed}
 
 
 def module(kind: str, outputs: int, seed: int) -> nn.Module:

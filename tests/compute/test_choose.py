@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 from torch import Tensor, nn
 
 from support import distance, problem
-from tdcd.compute import choose, chunked
+from tdcd.compute import choose, chunked, kernels
 from tdcd.compute.chunked import rows_are_independent
 from tdcd.compute.layers import dense_layers
 from tdcd.core.client import LocalSteps
@@ -12,8 +14,6 @@ from tdcd.errors import ModelError
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
-        ("linear", "layers"),
-        ("mlp", "layers"),
         ("remembers", "stacked"),
         ("tied", "stacked"),
         ("lstm", "loop (recurrent"),
@@ -26,6 +26,28 @@ from tdcd.errors import ModelError
 def test_what_auto_chooses(kind: str, path: str) -> None:
     made = problem([kind], [3])
     assert choose(made.tasks["silo-0"])[1].startswith(path)
+
+
+def test_dense_layers_go_to_the_kernel_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = problem(["mlp"], [3]).tasks["silo-0"]
+    assert choose(task)[1].startswith("layers" if kernels.load("dense")[1] else "kernel")
+    monkeypatch.setattr(kernels, "load", lambda _: (None, "no C++ compiler"))
+    assert choose(task)[1].startswith("layers")
+    with pytest.raises(ModelError, match="no C\\+\\+ compiler"):
+        choose(task, "kernel")
+    clipped = problem(["mlp"], [3], steps=LocalSteps(2, clip_norm=1.0)).tasks["silo-0"]
+    assert choose(clipped)[1].startswith("layers")
+
+
+def test_a_kernel_that_cannot_be_built_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    assert kernels.load.__wrapped__("dense") == (None, "it could not be compiled (CalledProcessError)")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert kernels.load.__wrapped__("dense") == (None, "it could not be compiled (FileNotFoundError)")
+    monkeypatch.setenv("TDCD_KERNELS", "0")
+    assert kernels.load.__wrapped__("dense") == (None, "TDCD_KERNELS=0")
+    assert list((tmp_path / "tdcd").iterdir()) == []
 
 
 def test_a_path_by_name() -> None:

@@ -47,7 +47,9 @@ def command(
     clients: Annotated[int | None, typer.Option("--clients", "-K", help="Clients in every silo.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and mini-batches.")] = None,
     engine: Annotated[str | None, typer.Option("--engine", help="local or oracle.")] = None,
-    compute: Annotated[str | None, typer.Option("--compute", help="auto, one-step, layers, stacked or loop.")] = None,
+    compute: Annotated[
+        str | None, typer.Option("--compute", help="auto, one-step, kernel, layers, stacked or loop.")
+    ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Threads that share the work.")] = None,
     settings: Annotated[
         list[str] | None,

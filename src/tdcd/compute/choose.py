@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from tdcd.compute.chunked import rows_are_independent
+from tdcd.compute.dense import Dense, dense_trouble
 from tdcd.compute.interface import Compute
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
 from tdcd.compute.onestep import OneStep, one_step
 from tdcd.compute.stacked import Stacked
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.workers import ALONE, Workers, cores
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -21,7 +22,7 @@ from tdcd.core.topology import Shards
 from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork
 
-ComputeName = Literal["auto", "one-step", "layers", "stacked", "loop"]
+ComputeName = Literal["auto", "one-step", "kernel", "layers", "stacked", "loop"]
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -39,6 +40,8 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALON
         return _make(task, wanted, workers), f"{wanted} (as asked)"
     if not _trouble(task, "one-step"):
         return OneStep(task), "one-step (with Q = 1 all clients are one weighted step)"
+    if not _trouble(task, "kernel"):
+        return Dense(task, cores()), "kernel (all steps of a client in the cache)"
     if not _trouble(task, "layers"):
         return Layers(task, workers), "layers (stacked clients, gradients written out)"
     layers = list(task.network.module.modules())
@@ -55,6 +58,8 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALON
 def _make(task: SiloTask, name: str, workers: Workers) -> Compute:
     if name == "one-step":
         return OneStep(task)
+    if name == "kernel":
+        return Dense(task, cores())
     makers: dict[str, Callable[[SiloTask, Workers], Compute]] = {"layers": Layers, "stacked": Stacked, "loop": Loop}
     return makers[name](task, workers)
 
@@ -67,6 +72,8 @@ def _trouble(task: SiloTask, name: str) -> str:
             return "it needs Q = 1 and no clipping"
         sure = rows_are_independent(module) or type(module) is LSTMNetwork
         return "" if sure else "its rows may influence each other"
+    if name == "kernel":
+        return dense_trouble(task)
     if name == "layers":
         return "" if dense_layers(module) else "the network is not a chain of linear layers"
     return _stacking_fails(task) if name == "stacked" else ""

@@ -22,7 +22,7 @@ from tdcd.core.topology import Shards
 
 CACHE = 1 << 20
 """Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
-PIECE = 512
+PIECE = 4096
 """Rows embedded in one pass where rows are independent."""
 
 _ROWWISE = (
@@ -80,12 +80,7 @@ class Chunked(ABC):
         """See Compute."""
         task, rows = self._task, round_.batch[shards.order]
         if self.padded:
-
-            def piece(part: Tensor) -> Tensor:
-                with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
-                    return checked(task.network(block, task.features[part], training=True), len(part), task)
-
-            return torch.cat(self._workers.map(piece, torch.split(rows, PIECE)))
+            return embed_rows(task, block, rows, shards, self._workers)
 
         def one(chunk: Chunk) -> Tensor:
             with torch.no_grad(), blame(task, chunk.clients, "the forward pass"):
@@ -147,6 +142,16 @@ class Chunked(ABC):
                 size = max(1, CACHE // (self._client_bytes + rows * self._row_bytes))
                 yield first, min(end, first + size)
                 first = min(end, first + size)
+
+
+def embed_rows(task: SiloTask, block: Block, rows: Tensor, shards: Shards, workers: Workers = ALONE) -> Tensor:
+    """Embed rows that cannot influence each other, whoever holds them."""
+
+    def piece(part: Tensor) -> Tensor:
+        with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
+            return checked(task.network(block, task.features[part], training=True), len(part), task)
+
+    return torch.cat(workers.map(piece, torch.split(rows, PIECE)))
 
 
 def rows_are_independent(module: nn.Module) -> bool:

@@ -64,15 +64,19 @@ ALONE = Workers(1)
 """No threads: the caller does everything."""
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def fitting_workers(tasks: Iterable[SiloTask]) -> int:
     """Return how many workers a federation is worth: all cores for large networks, one for small ones.
 
     Python's threads take turns between operations; on small networks they only wait for each other.
     """
     tasks = list(tasks)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     clients = sum(len(task.roster.clients) for task in tasks)
-    return min(cores, clients) if any(_large(task.network.module) for task in tasks) else 1
+    return min(cores(), clients) if any(_large(task.network.module) for task in tasks) else 1
 
 
 @contextmanager

@@ -36,11 +36,15 @@ class Mean:
             self._sum[name].add_(torch.tensordot(weights.to(kind), tensor.to(kind), dims=1))
         self._weight += float(weights.sum())
 
+    def add_sum(self, total: Block, weight: float) -> None:
+        """Add what is a weighted sum of blocks already."""
+        for name, tensor in total.items():
+            self._sum[name].add_(tensor)
+        self._weight += weight
+
     def merge(self, other: "Mean") -> None:
         """Add all that another mean has seen."""
-        for name, total in other._sum.items():
-            self._sum[name].add_(total)
-        self._weight += other._weight
+        self.add_sum(other._sum, other._weight)
 
     def result(self) -> Block:
         """Return the mean. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""

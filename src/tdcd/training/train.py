@@ -78,7 +78,7 @@ def train(
         initial: First weights for every silo by name; default: those of the modules, or drawn from the seed.
         batches: The IDs of every round's mini-batch; default: drawn from the seed.
         engine: "local", or "oracle" for the slow pseudocode.
-        compute: How the local engine computes clients: "auto", "one-step", "layers", "stacked" or "loop".
+        compute: How the local engine computes clients: "auto", "one-step", "kernel", "layers", "stacked", "loop".
         workers: Threads that share the work; default: as many as it is worth. The numbers do not depend on it.
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
