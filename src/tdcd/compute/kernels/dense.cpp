@@ -15,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#define TDCD_UNROLL _Pragma("GCC unroll 8")
+
 namespace {
 
 template <class T> struct Vec {
@@ -24,7 +26,7 @@ template <class T> struct Vec {
 
 template <class T> inline typename Vec<T>::type all(T value) {
   typedef typename Vec<T>::type V;
-  return value + V{};  // a broadcast
+  return value - V{};  // a broadcast: x - 0 is x, also for -0
 }
 
 template <class T> int padded(int count) { return (count + Vec<T>::width - 1) / Vec<T>::width * Vec<T>::width; }
@@ -47,18 +49,18 @@ inline void tile(int depth, const T *A, int across, int along, const T *B, int l
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::width;
   V sum[O][R];
-  for (int o = 0; o < O; o++)
-    for (int r = 0; r < R; r++) sum[o][r] = all<T>(start ? start[o] : T(0));
+  TDCD_UNROLL for (int o = 0; o < O; o++)
+    TDCD_UNROLL for (int r = 0; r < R; r++) sum[o][r] = all<T>(start ? start[o] : T(0));
   for (int k = 0; k < depth; k++) {
     V b[R];
-    for (int r = 0; r < R; r++) b[r] = *(const V *)(B + (size_t)k * ldb + r * L);
-    for (int o = 0; o < O; o++) {
+    TDCD_UNROLL for (int r = 0; r < R; r++) b[r] = *(const V *)(B + (size_t)k * ldb + r * L);
+    TDCD_UNROLL for (int o = 0; o < O; o++) {
       V a = all<T>(A[(size_t)o * across + (size_t)k * along]);
-      for (int r = 0; r < R; r++) sum[o][r] += a * b[r];
+      TDCD_UNROLL for (int r = 0; r < R; r++) sum[o][r] += a * b[r];
     }
   }
-  for (int o = 0; o < O; o++)
-    for (int r = 0; r < R; r++) *(V *)(Z + (size_t)o * ldz + r * L) = sum[o][r];
+  TDCD_UNROLL for (int o = 0; o < O; o++)
+    TDCD_UNROLL for (int r = 0; r < R; r++) *(V *)(Z + (size_t)o * ldz + r * L) = sum[o][r];
 }
 
 template <class T, int R>
@@ -87,19 +89,19 @@ inline void update(int count, const T *G, int ldg, const T *X, int ldx, T *W, in
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::width;
   V sum[O][I];
-  for (int o = 0; o < O; o++)
-    for (int i = 0; i < I; i++) sum[o][i] = all<T>(T(0));
+  TDCD_UNROLL for (int o = 0; o < O; o++)
+    TDCD_UNROLL for (int i = 0; i < I; i++) sum[o][i] = all<T>(T(0));
   for (int r = 0; r < count; r++) {
     V x[I];
-    for (int i = 0; i < I; i++) x[i] = *(const V *)(X + (size_t)r * ldx + i * L);
-    for (int o = 0; o < O; o++) {
+    TDCD_UNROLL for (int i = 0; i < I; i++) x[i] = *(const V *)(X + (size_t)r * ldx + i * L);
+    TDCD_UNROLL for (int o = 0; o < O; o++) {
       V g = all<T>(G[(size_t)o * ldg + r]);
-      for (int i = 0; i < I; i++) sum[o][i] += g * x[i];
+      TDCD_UNROLL for (int i = 0; i < I; i++) sum[o][i] += g * x[i];
     }
   }
   V step = all<T>(rate);
-  for (int o = 0; o < O; o++)
-    for (int i = 0; i < I; i++) {
+  TDCD_UNROLL for (int o = 0; o < O; o++)
+    TDCD_UNROLL for (int i = 0; i < I; i++) {
       V *w = (V *)(W + (size_t)o * ldw + i * L);
       *w -= step * sum[o][i];
     }
@@ -143,8 +145,12 @@ template <class T> void through(int kind, size_t count, T *g, const T *h) {
 }
 
 template <class T> void transpose(int ins, int count, const T *H, int ldh, T *R, int ldr) {
-  for (int i = 0; i < ins; i++)
-    for (int r = 0; r < count; r++) R[(size_t)r * ldr + i] = H[(size_t)i * ldh + r];
+  constexpr int block = 16;  // a block's lines stay in the nearest cache
+  for (int first = 0; first < ins; first += block) {
+    int last = first + block < ins ? first + block : ins;
+    for (int r = 0; r < count; r++)
+      for (int i = first; i < last; i++) R[(size_t)r * ldr + i] = H[(size_t)i * ldh + r];
+  }
 }
 
 // What all clients of a silo have in common.
