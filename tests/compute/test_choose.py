@@ -16,7 +16,6 @@ from tdcd.errors import ModelError
     [
         ("remembers", "stacked"),
         ("tied", "stacked"),
-        ("lstm", "loop (recurrent"),
         ("cnn", "loop (convolutions"),
         ("resnet18", "loop (convolutions"),
         ("dropout", "loop (the network does not stack: RuntimeError"),
@@ -35,6 +34,8 @@ def test_dense_layers_go_to_the_kernel_where_there_is_one(monkeypatch: pytest.Mo
     assert choose(task)[1].startswith("layers")
     with pytest.raises(ModelError, match="no C\\+\\+ compiler"):
         choose(task, "kernel")
+    recurrent = problem(["lstm"], [3]).tasks["silo-0"]
+    assert choose(recurrent)[1].startswith("loop (recurrent")
     clipped = problem(["mlp"], [3], steps=LocalSteps(2, clip_norm=1.0)).tasks["silo-0"]
     assert choose(clipped)[1].startswith("layers")
 

@@ -44,8 +44,8 @@ def test_layers_path_agrees_with_the_oracle(drawn: Problem) -> None:
 
 
 @pytest.mark.skipif(bool(kernels.load("dense")[1]), reason=f"no kernel here: {kernels.load('dense')[1]}")
-@settings(max_examples=60)
-@given(problems(("linear", "mlp", "dense")))
+@settings(max_examples=80)
+@given(problems(("linear", "mlp", "dense", "lstm")))
 def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     assert distance(plain.run(plain.engine("kernel"), 2), plain.run(plain.engine("oracle"), 2)) < 1e-9
@@ -54,12 +54,14 @@ def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
 @pytest.mark.skipif(bool(kernels.load("dense")[1]), reason=f"no kernel here: {kernels.load('dense')[1]}")
 @pytest.mark.parametrize("averaging", ["uniform", "samples"])
 def test_kernel_in_single_precision_and_many_clients(averaging: Averaging) -> None:
-    made = problem(["mlp", "linear"], [90, 40], samples=500, batch=400, averaging=averaging, dtype=torch.float32)
+    made = problem(
+        ["mlp", "linear", "lstm"], [90, 40, 30], samples=500, batch=400, averaging=averaging, dtype=torch.float32
+    )
     one = made.run(made.engine("kernel"), 3)
     assert distance(one, made.run(made.engine("loop"), 3)) < 1e-5
     monkey = made.engine("kernel")
     for clients in monkey._silos.values():  # type: ignore[attr-defined]
-        clients._compute._threads = 5
+        clients._compute.threads = 5
     assert same(made.run(monkey, 3), one)
 
 

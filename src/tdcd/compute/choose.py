@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tdcd.compute.chunked import rows_are_independent
-from tdcd.compute.dense import Dense, dense_trouble
+from tdcd.compute.fused import Fused, fused_trouble
 from tdcd.compute.interface import Compute
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
@@ -41,7 +41,7 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALON
     if not _trouble(task, "one-step"):
         return OneStep(task), "one-step (with Q = 1 all clients are one weighted step)"
     if not _trouble(task, "kernel"):
-        return Dense(task, cores()), "kernel (all steps of a client in the cache)"
+        return Fused(task, cores()), "kernel (all steps of a client in the cache)"
     if not _trouble(task, "layers"):
         return Layers(task, workers), "layers (stacked clients, gradients written out)"
     layers = list(task.network.module.modules())
@@ -59,7 +59,7 @@ def _make(task: SiloTask, name: str, workers: Workers) -> Compute:
     if name == "one-step":
         return OneStep(task)
     if name == "kernel":
-        return Dense(task, cores())
+        return Fused(task, cores())
     makers: dict[str, Callable[[SiloTask, Workers], Compute]] = {"layers": Layers, "stacked": Stacked, "loop": Loop}
     return makers[name](task, workers)
 
@@ -73,7 +73,7 @@ def _trouble(task: SiloTask, name: str) -> str:
         sure = rows_are_independent(module) or type(module) is LSTMNetwork
         return "" if sure else "its rows may influence each other"
     if name == "kernel":
-        return dense_trouble(task)
+        return fused_trouble(task)
     if name == "layers":
         return "" if dense_layers(module) else "the network is not a chain of linear layers"
     return _stacking_fails(task) if name == "stacked" else ""

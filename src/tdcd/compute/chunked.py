@@ -144,14 +144,16 @@ class Chunked(ABC):
                 first = min(end, first + size)
 
 
-def embed_rows(task: SiloTask, block: Block, rows: Tensor, shards: Shards, workers: Workers = ALONE) -> Tensor:
-    """Embed rows that cannot influence each other, whoever holds them."""
+def embed_rows(
+    task: SiloTask, block: Block, rows: Tensor, shards: Shards, workers: Workers = ALONE, size: int = PIECE
+) -> Tensor:
+    """Embed rows that cannot influence each other, whoever holds them, ``size`` at a time."""
 
     def piece(part: Tensor) -> Tensor:
         with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
             return checked(task.network(block, task.features[part], training=True), len(part), task)
 
-    return torch.cat(workers.map(piece, torch.split(rows, PIECE)))
+    return torch.cat(workers.map(piece, torch.split(rows, size)))
 
 
 def rows_are_independent(module: nn.Module) -> bool:

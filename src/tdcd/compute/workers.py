@@ -34,8 +34,9 @@ class Workers:
         )
 
     def map(self, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
-        """Return the function of every item, in order."""
-        return list(self.stream(function, items))
+        """Return the function of every item, in order. A single item is done by the caller."""
+        items = list(items)
+        return [function(item) for item in items] if len(items) == 1 else list(self.stream(function, items))
 
     def stream(self, function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """Yield the function of every item, in order, with no more than a few results waiting to be taken."""

@@ -22,7 +22,8 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
         return None, "no C++ compiler"
-    source = files("tdcd.compute.kernels").joinpath(f"{name}.cpp").read_text(encoding="utf-8")
+    home = files("tdcd.compute.kernels")
+    source = "".join(home.joinpath(part).read_text(encoding="utf-8") for part in ("tiles.h", f"{name}.cpp"))
     try:
         return ctypes.CDLL(str(_built(name, source, compiler))), ""
     except (OSError, subprocess.SubprocessError) as error:
