@@ -42,6 +42,7 @@ def test_dense_layers_go_to_the_kernel_where_there_is_one(monkeypatch: pytest.Mo
 
 def test_a_kernel_that_cannot_be_built_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TDCD_KERNELS", raising=False)
     monkeypatch.setenv("CXX", "false")
     assert kernels.load.__wrapped__("dense") == (None, "it could not be compiled (CalledProcessError)")
     monkeypatch.setenv("CXX", "no-such-compiler")

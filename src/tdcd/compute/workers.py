@@ -55,11 +55,6 @@ class Workers:
             for future in waiting:
                 future.cancel()
 
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
-
 
 ALONE = Workers(1)
 """No threads: the caller does everything."""
