@@ -80,7 +80,7 @@ def torch_threads(workers: int, tasks: Iterable[SiloTask]) -> Iterator[None]:
     """Give torch its own threads only where they help, and put its setting back after.
 
     They help a single worker with a large network. On small operations, threads that wait for each other many thousand
-    times a second gain nothing, and lose a factor of thirty when another program wants one of the cores.
+    times a second gain nothing, and are several times slower when another program wants one of the cores.
     """
     before = torch.get_num_threads()
     if workers > 1 or not any(_large(task.network.module) for task in tasks):
