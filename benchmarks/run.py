@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from plain import plain_round
-from tdcd.compute import fitting_workers
+from tdcd.compute import cores, fitting_workers
 from tdcd.engines import LocalEngine
 from tdcd.training.environment import environment
 from workloads import Workload, workload
@@ -44,7 +44,7 @@ def seconds(function: Callable[[], object]) -> float:
 def measure(name: str, made: Workload, repeats: int) -> list[str]:
     """Return a row of the table."""
     workers = fitting_workers(made.tasks.values())
-    engine = LocalEngine(made.tasks, workers=workers)
+    engine = LocalEngine(made.tasks, workers=workers, threads=cores())
     ways: dict[str, Callable[[], Any]] = {
         "plain": lambda: plain_round(made.blocks, made.round, made.tasks),
         "ours": lambda: engine.round(made.blocks, made.round),

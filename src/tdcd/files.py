@@ -49,6 +49,16 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
+def check_run(path: Path) -> None:
+    """Check that a directory is a run.
+
+    Raises:
+        RunError: it is not.
+    """
+    if not (path / "job.toml").exists():
+        raise RunError(f"{path} is not a run: it has no job.toml")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -152,6 +152,7 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         (None, {"engine": "orcale"}, tdcd.JobError, "engine: 'orcale' is not known; did you mean 'oracle'"),
         (None, {"compute": "stakced"}, tdcd.JobError, "compute: 'stakced' is not known; did you mean 'stacked'"),
         (None, {"resume": True}, tdcd.JobError, "needs the directory"),
+        (None, {"workers": 0}, tdcd.JobError, "workers: at least 1 is wanted, not 0"),
         (None, {"directory": ""}, tdcd.JobError, "directory: it is empty"),
         (None, {"observer": print}, tdcd.JobError, "observer: a Observer is wanted, not <built-in function print>"),
         (None, {"test": (X, Y)}, tdcd.JobError, r"test: a Samples is wanted, .*make them with tdcd.samples"),
@@ -257,6 +258,8 @@ def test_numpys_whole_numbers_are_whole_numbers() -> None:
 def test_settings_as_a_table_are_refused() -> None:
     with pytest.raises(tdcd.JobError, match="settings: a Settings is wanted"):
         tdcd.train(FEDERATION, tdcd.models.Linear(), {"rounds": 3})  # type: ignore[arg-type]
+    with pytest.raises(tdcd.JobError, match="federation: a Federation is wanted, not None"):
+        tdcd.train(None, tdcd.models.Linear(), settings())  # type: ignore[arg-type]
 
 
 def test_predicting_needs_every_silo() -> None:

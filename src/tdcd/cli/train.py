@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.errors import DivergedError, JobError, RunError
+from tdcd.files import check_run
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
@@ -95,8 +96,7 @@ def _resolve(
         return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
     if out is not None:
         raise RunError("--resume goes on in the run's own directory; leave out --out")
-    if not (resume / "job.toml").exists():
-        raise RunError(f"{resume} is not a run: it has no job.toml")
+    check_run(resume)
     where = str(file or resume / "job.toml")
     job = load_job(where, overrides, clients)
     _importable(Path(where).parent, *_import_path(resume))

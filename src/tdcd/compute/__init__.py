@@ -3,6 +3,6 @@
 from tdcd.compute.choose import ComputeName, choose
 from tdcd.compute.interface import Compute
 from tdcd.compute.loop import draws
-from tdcd.compute.workers import Workers, fitting_workers, torch_threads
+from tdcd.compute.workers import Workers, cores, fitting_workers, torch_threads
 
-__all__ = ["Compute", "ComputeName", "Workers", "choose", "draws", "fitting_workers", "torch_threads"]
+__all__ = ["Compute", "ComputeName", "Workers", "choose", "cores", "draws", "fitting_workers", "torch_threads"]

@@ -14,7 +14,7 @@ from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
 from tdcd.compute.onestep import OneStep, one_step
 from tdcd.compute.stacked import Stacked
-from tdcd.compute.workers import ALONE, Workers, cores
+from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -27,8 +27,12 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALONE) -> tuple[Compute, str]:
+def choose(
+    task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALONE, threads: int = 1
+) -> tuple[Compute, str]:
     """Return the path for a silo and a sentence that says which one and why.
+
+    ``workers`` share the clients of the silo; a kernel has ``threads`` of its own, which Python does not slow down.
 
     Raises:
         ModelError: the path was asked for by name and the silo's network or steps cannot take it.
@@ -37,11 +41,11 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALON
         trouble = _trouble(task, wanted)
         if trouble:
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" cannot be had: {trouble}; use "auto"')
-        return _make(task, wanted, workers), f"{wanted} (as asked)"
+        return _make(task, wanted, workers, threads), f"{wanted} (as asked)"
     if not _trouble(task, "one-step"):
         return OneStep(task), "one-step (with Q = 1 all clients are one weighted step)"
     if not _trouble(task, "kernel"):
-        return Fused(task, cores()), "kernel (all steps of a client in the cache)"
+        return Fused(task, threads), "kernel (all steps of a client in the cache)"
     if not _trouble(task, "layers"):
         return Layers(task, workers), "layers (stacked clients, gradients written out)"
     layers = list(task.network.module.modules())
@@ -55,11 +59,11 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALON
     return Stacked(task, workers), "stacked (many clients in one pass)"
 
 
-def _make(task: SiloTask, name: str, workers: Workers) -> Compute:
+def _make(task: SiloTask, name: str, workers: Workers, threads: int) -> Compute:
     if name == "one-step":
         return OneStep(task)
     if name == "kernel":
-        return Fused(task, cores())
+        return Fused(task, threads)
     makers: dict[str, Callable[[SiloTask, Workers], Compute]] = {"layers": Layers, "stacked": Stacked, "loop": Loop}
     return makers[name](task, workers)
 

@@ -125,18 +125,11 @@ def fused_shape(task: SiloTask) -> Shape | None:
     layers = dense_layers(module)
     if layers is None:
         return None
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    activations: list[int] = []
-    for layer in module.children():
-        if isinstance(layer, nn.Linear):
-            activations.append(0)
-        elif type(layer) in _ACTIVATIONS:
-            activations[-1] = _ACTIVATIONS[type(layer)]
     return Shape(
         "dense",
         tuple(name for layer in layers for name in (layer.weight, layer.bias) if name),
-        dims=(linear[0].in_features, *(layer.out_features for layer in linear)),
-        activations=tuple(activations),
+        dims=(layers[0].widths[0], *(layer.widths[1] for layer in layers)),
+        activations=tuple(_ACTIVATIONS[layer.follows] if layer.follows else 0 for layer in layers),
         biases=tuple(layer.bias is not None for layer in layers),
     )
 

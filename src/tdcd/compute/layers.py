@@ -1,7 +1,7 @@
 """Stacked clients of fully connected networks, with the gradient written out: nothing is recorded, little allocated."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,15 @@ class Dense:
 
     weight: str
     bias: str | None
-    activation: Activation | None
+    widths: tuple[int, int]
+    """Numbers that go in and come out."""
+    follows: type[nn.Module] | None = None
+    """The kind of the activation after it."""
+
+    @property
+    def activation(self) -> Activation | None:
+        """The activation after it, as functions."""
+        return _ACTIVATIONS[self.follows] if self.follows else None
 
 
 class Layers(Chunked):
@@ -44,8 +52,7 @@ class Layers(Chunked):
 
     def activations(self) -> int:
         """See Chunked."""
-        module = self._task.network.module
-        return 2 * sum(layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear))
+        return 2 * sum(layer.widths[1] for layer in self._layers)
 
     def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
         """See Chunked. Never asked: rows of these networks are independent."""
@@ -122,12 +129,12 @@ def dense_layers(module: nn.Module) -> list[Dense] | None:
             continue
         if type(layer) is nn.Linear:
             bias = f"{index}.bias" if layer.bias is not None else None
-            found.append(Dense(f"{index}.weight", bias, None))
-        elif type(layer) in _ACTIVATIONS and found and found[-1].activation is None:
-            found[-1] = Dense(found[-1].weight, found[-1].bias, _ACTIVATIONS[type(layer)])
+            found.append(Dense(f"{index}.weight", bias, (layer.in_features, layer.out_features)))
+        elif type(layer) in _ACTIVATIONS and found and found[-1].follows is None:
+            found[-1] = replace(found[-1], follows=type(layer))
         else:
             return None
     tensors = dict(module.named_parameters())
     names = {name for layer in found for name in (layer.weight, layer.bias) if name}
     whole = names == set(tensors) and all(p.requires_grad for p in tensors.values())
-    return found if found and found[-1].activation is None and whole else None
+    return found if found and found[-1].follows is None and whole else None

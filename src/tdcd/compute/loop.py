@@ -11,7 +11,7 @@ from torch import Tensor
 from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
-from tdcd.core.client import descend
+from tdcd.core.client import descend, gradient_of
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
@@ -52,7 +52,7 @@ class Loop:
 
                 def gradient(now: Block) -> Block:
                     loss = task.objective.losses(replica.module(x) + stale, y).mean()
-                    return replica.gradient(loss, now)
+                    return gradient_of(loss, now)
 
                 descend(gradient, replica.weights, task.steps, round_.rate)
                 result = Mean(block)
@@ -103,13 +103,6 @@ class Replica:
                 torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
         for home, key, name in self._buffers:
             home[key] = block[name].clone()
-
-    def gradient(self, loss: Tensor, weights: Block) -> Block:
-        """Return the gradient of a loss that this module gave; weights it does not depend on are left out."""
-        if not weights:
-            return {}
-        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-        return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
 
     def block(self) -> Block:
         """Return what the module holds now."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdcd.compute.interface import blame, checked
 from tdcd.core.average import Mean
-from tdcd.core.client import LocalSteps
+from tdcd.core.client import LocalSteps, gradient_of
 from tdcd.core.network import Block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -50,12 +50,10 @@ class OneStep:
         new = dict(block)
         with blame(task, shards.clients.tolist(), "the local steps"):
             loss = (task.objective.losses(embedding + others, task.labels[round_.batch[shards.order]]) * share).sum()
-            leaves = list(self._theta.values())
-            found = torch.autograd.grad(loss, leaves, allow_unused=True) if leaves else ()
-        for (name, theta), g in zip(self._theta.items(), found, strict=True):
-            if g is not None:
-                decay = task.steps.weight_decay * active
-                new[name] = theta.detach() - round_.rate * (g + decay * theta.detach() if decay else g)
+            found = gradient_of(loss, self._theta)
+        decay = task.steps.weight_decay * active
+        for name, g in found.items():
+            new[name] = block[name] - round_.rate * (g + decay * block[name] if decay else g)
         mean = Mean(block)
         mean.add(new, 1.0)
         return mean

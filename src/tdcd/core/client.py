@@ -41,12 +41,17 @@ def autograd(
         now = {**block, **theta}
         value = loss(forward(now))
         block.update({name: tensor for name, tensor in now.items() if name not in theta})
-        if not theta:
-            return {}
-        found = torch.autograd.grad(value, list(theta.values()), allow_unused=True)
-        return {name: g for name, g in zip(theta, found, strict=True) if g is not None}
+        return gradient_of(value, theta)
 
     return gradient
+
+
+def gradient_of(loss: Tensor, weights: Block) -> Block:
+    """Return the gradient of a loss at the weights it came from; those it does not depend on are left out."""
+    if not weights:
+        return {}
+    found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
 
 
 def descend(gradient: Gradient, block: Block, steps: LocalSteps, rate: float, *, grouped: bool = False) -> None:

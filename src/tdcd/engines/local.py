@@ -50,14 +50,16 @@ class LocalEngine:
     """Simulate the federation in this process, by several workers.
 
     With as many silos as workers, each worker computes whole silos; with fewer, or when a network draws random numbers,
-    they share the clients of one silo after the other.
+    they share the clients of one silo after the other. Compiled kernels have ``threads`` of their own.
     """
 
-    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
-        by_silo = len(tasks) >= workers and not any(draws(task) for task in tasks.values())
+    def __init__(
+        self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1, threads: int = 1
+    ) -> None:
+        by_silo = len(tasks) >= workers > 1 and not any(draws(task) for task in tasks.values())
         self._silo_workers = Workers(workers if by_silo else 1)
         client_workers = Workers(1 if by_silo else workers)
-        chosen = {silo: choose(task, compute, client_workers) for silo, task in tasks.items()}
+        chosen = {silo: choose(task, compute, client_workers, threads) for silo, task in tasks.items()}
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {silo: LocalClients(tasks[silo].roster, path) for silo, (path, _) in chosen.items()}
         self._peers = LocalPeers()

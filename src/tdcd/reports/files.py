@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.errors import RunError
+from tdcd.files import check_run
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ def read_run(path: Path) -> RunFiles:
     Raises:
         RunError: it is not one, or a file of it is damaged; names the file.
     """
-    if not (path / "job.toml").exists():
-        raise RunError(f"{path} is not a run: it has no job.toml")
+    check_run(path)
     try:
         return _read_run(path)
     except (LookupError, TypeError, AttributeError) as error:

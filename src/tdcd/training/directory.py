@@ -26,7 +26,7 @@ from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
 from tdcd.errors import RunError, listed
-from tdcd.files import append, flat, write_atomically, write_json
+from tdcd.files import append, check_run, flat, write_atomically, write_json
 from tdcd.training.environment import environment
 from tdcd.training.result import Evaluation
 
@@ -175,9 +175,8 @@ def load_blocks(directory: Path | str) -> dict[str, Block]:
 
 def stored_job(path: Path) -> dict[str, Any]:
     """Read the job of a run."""
+    check_run(path)
     file = path / "job.toml"
-    if not file.exists():
-        raise RunError(f"{path} is not a run: it has no job.toml")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

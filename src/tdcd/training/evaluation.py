@@ -23,7 +23,8 @@ def scores(networks: Mapping[str, Network], blocks: Blocks, features: Mapping[st
         for silo in sorted(networks):
             block = copy_block(blocks[silo])
             try:
-                embedding = torch.cat([networks[silo](block, rows, training=False) for rows in _pieces(features[silo])])
+                pieces = torch.split(features[silo], PIECE)
+                embedding = torch.cat([networks[silo](block, rows, training=False) for rows in pieces])
             except Exception as error:
                 raise ModelError(
                     f"silo '{silo}': its network fails on rows of shape {tuple(features[silo].shape[1:])}: "
@@ -32,7 +33,3 @@ def scores(networks: Mapping[str, Network], blocks: Blocks, features: Mapping[st
             total = embedding if total is None else total.add_(embedding)
     assert total is not None, "a federation has at least one silo"  # noqa: S101
     return total
-
-
-def _pieces(rows: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(rows, PIECE)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName, fitting_workers, torch_threads
+from tdcd.compute import ComputeName, cores, fitting_workers, torch_threads
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
@@ -89,13 +89,13 @@ def train(
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    _check_arguments(federation, settings, test, directory, resume, observer)
+    _check_arguments(federation, settings, test, directory, resume, observer, workers)
     setup = prepare(federation, models, settings, test)
     count = workers or fitting_workers(setup.tasks.values())
     training = _Training(
         setup=setup,
         settings=settings,
-        engine=_engine(engine, setup, compute, count),
+        engine=_engine(engine, setup, compute, count, workers or cores()),
         batch_of=_batches(federation, settings, batches),
         observer=observer or Observer(),
         state=_State(0, starting_blocks(setup.networks, initial)),
@@ -252,7 +252,13 @@ class _Training:
 
 
 def _check_arguments(
-    federation: object, settings: object, test: object, directory: object, resume: bool, observer: object
+    federation: object,
+    settings: object,
+    test: object,
+    directory: object,
+    resume: bool,
+    observer: object,
+    workers: int | None,
 ) -> None:
     """Refuse what a user of Python can easily mix up, before it turns up as something else."""
     for name, value, kind, hint in (
@@ -261,12 +267,15 @@ def _check_arguments(
         ("test", test, Samples, "make them with tdcd.samples(features, labels)"),
         ("observer", observer, Observer, "make a class of your own from tdcd.Observer"),
     ):
-        if value is not None and not isinstance(value, kind):
+        optional = name in ("test", "observer")
+        if not isinstance(value, kind) and not (optional and value is None):
             raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
     if directory is not None and not str(directory):
         raise JobError("directory: it is empty; name one, or leave it out to write nothing")
     if resume and directory is None:
         raise JobError("resume = True needs the directory of the run to go on with")
+    if workers is not None and workers < 1:
+        raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
 def description(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
@@ -293,11 +302,11 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
     }
 
 
-def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) -> Engine:
+def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int, threads: int) -> Engine:
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
-    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
+    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers, threads)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
