@@ -34,11 +34,13 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Return how long one call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def seconds(function: Callable[[], object], least: float = 0.1) -> float:
+    """Return how long a call takes when it follows others like it, as in a training."""
+    calls, passed, start = 0, 0.0, time.perf_counter()
+    while passed < least:
+        function()
+        calls, passed = calls + 1, time.perf_counter() - start
+    return passed / calls
 
 
 def measure(name: str, made: Workload, repeats: int) -> list[str]:

@@ -33,6 +33,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "remembers": (4,),
     "fixed": (4,),
     "dense": (19,),
+    "images": (2, 9, 8),
 }
 MODELS: dict[str, ModelSpec] = {
     "linear": Linear(),
@@ -105,7 +106,24 @@ def dense(features: int, outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
-USERS = {"dense": dense, "odd": Odd, "tied": tied, "shared": shared, "remembers": Remembers, "fixed": fixed}
+def images(channels: int, outputs: int) -> nn.Module:
+    """Convolutions and pools of many shapes: padded and not, uneven windows that leave an edge out."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 5, (3, 2), padding=(1, 0)), nn.Tanh(), nn.MaxPool2d((2, 3)),
+        nn.Conv2d(5, 9, 1, bias=False), nn.ReLU(), nn.Conv2d(9, 3, 2, padding=1), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(6, 4), nn.Sigmoid(), nn.Linear(4, outputs),
+    )  # fmt: skip
+
+
+USERS = {
+    "dense": dense,
+    "images": images,
+    "odd": Odd,
+    "tied": tied,
+    "shared": shared,
+    "remembers": Remembers,
+    "fixed": fixed,
+}
 
 
 def module(kind: str, outputs: int, seed: int) -> nn.Module:

@@ -16,7 +16,7 @@ from tdcd.errors import ModelError
     [
         ("remembers", "stacked"),
         ("tied", "stacked"),
-        ("cnn", "loop (convolutions"),
+        ("cnn-batchnorm", "loop (convolutions"),
         ("resnet18", "loop (convolutions"),
         ("dropout", "loop (the network does not stack: RuntimeError"),
         ("odd", "loop (the network does not stack: RuntimeError"),
@@ -29,7 +29,7 @@ def test_what_auto_chooses(kind: str, path: str) -> None:
 
 def test_dense_layers_go_to_the_kernel_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem(["mlp"], [3]).tasks["silo-0"]
-    assert choose(task)[1].startswith("layers" if kernels.load("dense")[1] else "kernel")
+    assert choose(task)[1].startswith("layers" if kernels.load("chain")[1] else "kernel")
     monkeypatch.setattr(kernels, "load", lambda _: (None, "no C++ compiler"))
     assert choose(task)[1].startswith("layers")
     with pytest.raises(ModelError, match="no C\\+\\+ compiler"):
@@ -44,11 +44,11 @@ def test_a_kernel_that_cannot_be_built_is_absent(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("TDCD_KERNELS", raising=False)
     monkeypatch.setenv("CXX", "false")
-    assert kernels.load.__wrapped__("dense") == (None, "it could not be compiled (CalledProcessError)")
+    assert kernels.load.__wrapped__("chain") == (None, "it could not be compiled (CalledProcessError)")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert kernels.load.__wrapped__("dense") == (None, "it could not be compiled (FileNotFoundError)")
+    assert kernels.load.__wrapped__("chain") == (None, "it could not be compiled (FileNotFoundError)")
     monkeypatch.setenv("TDCD_KERNELS", "0")
-    assert kernels.load.__wrapped__("dense") == (None, "TDCD_KERNELS=0")
+    assert kernels.load.__wrapped__("chain") == (None, "TDCD_KERNELS=0")
     assert list((tmp_path / "tdcd").iterdir()) == []
 
 

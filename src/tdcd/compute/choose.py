@@ -23,6 +23,7 @@ from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork
 
 ComputeName = Literal["auto", "one-step", "kernel", "layers", "stacked", "loop"]
+_AS_ONE = "with Q = 1 all clients are one weighted step"
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -42,10 +43,15 @@ def choose(
         if trouble:
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" cannot be had: {trouble}; use "auto"')
         return _make(task, wanted, workers, threads), f"{wanted} (as asked)"
-    if not _trouble(task, "one-step"):
-        return OneStep(task), "one-step (with Q = 1 all clients are one weighted step)"
     if not _trouble(task, "kernel"):
-        return Fused(task, threads), "kernel (all steps of a client in the cache)"
+        why = (
+            "with Q = 1 all clients are one weighted step"
+            if one_step(task.steps)
+            else "all steps of a client in the cache"
+        )
+        return Fused(task, threads), f"kernel ({why})"
+    if not _trouble(task, "one-step"):
+        return OneStep(task), f"one-step ({_AS_ONE})"
     if not _trouble(task, "layers"):
         return Layers(task, workers), "layers (stacked clients, gradients written out)"
     layers = list(task.network.module.modules())
@@ -90,7 +96,7 @@ def _stacking_fails(task: SiloTask) -> str:
     stacked = Stacked(task)
     first = rows // 2 if not stacked.padded else 1
     counts = [first, rows - first] if len(task.roster.clients) > 1 and rows > 1 else [rows]
-    shards = Shards(torch.arange(rows), torch.arange(len(counts)), torch.tensor(counts), 0)
+    shards = Shards(torch.arange(rows), torch.arange(rows), torch.arange(len(counts)), torch.tensor(counts), 0)
     block = task.network.initial()
     try:
         with warnings.catch_warnings():

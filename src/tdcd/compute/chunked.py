@@ -76,9 +76,9 @@ class Chunked(ABC):
             rate: η.
         """
 
-    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        task, rows = self._task, round_.batch[shards.order]
+        task, rows = self._task, shards.samples
         if self.padded:
             return embed_rows(task, block, rows, shards, self._workers)
 
@@ -95,7 +95,7 @@ class Chunked(ABC):
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self._task, round_.batch[shards.order]
+        task, rows = self._task, shards.samples
 
         def one(chunk: Chunk) -> Mean:
             chosen = rows[chunk.places]

@@ -2,28 +2,30 @@
 
 import ctypes
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from tdcd.compute import kernels
-from tdcd.compute.chunked import PIECE, embed_rows
 from tdcd.compute.interface import mean_with_idle
-from tdcd.compute.layers import dense_layers
-from tdcd.compute.workers import Workers
+from tdcd.compute.onestep import one_step, shares
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Block
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
 from tdcd.models.lstm import LSTMNetwork
 
-GROUPS = 32
+GROUPS = 16
 """Sums are kept for so many groups of clients and then added in order: the same for any number of threads."""
+PIECE = 256
+"""With Q = 1, rows that are worth a piece of their own."""
 MOST = 200_000
 """Weights of the largest network that is worth it; larger ones keep torch's own products busy."""
+_DENSE, _CONVOLUTION, _POOL = 0, 1, 2
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
 _LSTM = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -33,20 +35,23 @@ class Shape:
     """What a kernel must know of a network."""
 
     kernel: str
-    names: tuple[str, ...]
-    """The network's weights, in the order in which the kernel writes their sums."""
-    numbers: tuple[int, ...] = ()
-    """LSTM: time steps, features, hidden states, outputs."""
-    dims: tuple[int, ...] = ()
-    """Dense: the width of the rows and of every layer."""
-    activations: tuple[int, ...] = ()
-    """Dense: the activation after every layer."""
-    biases: tuple[bool, ...] = ()
-    """Dense: whether each layer has a bias."""
+    numbers: tuple[int, ...]
+    """LSTM: time steps, features, hidden states, outputs. Chain: the number of layers and twelve numbers for each."""
+    tensors: tuple[str | None, ...]
+    """The names of the weights in the order of the kernel; a chain has a weight and a bias, or nothing, for each layer.
+    """
+
+    @property
+    def names(self) -> list[str]:
+        """The weights there are, in the order in which the kernel writes their sums."""
+        return [name for name in self.tensors if name]
 
 
 class Fused:
-    """Compute a silo's clients by a kernel."""
+    """Compute a silo's clients by a kernel.
+
+    With Q = 1 it does not matter which client a row belongs to, only what it weighs: rows are dealt evenly.
+    """
 
     def __init__(self, task: SiloTask, threads: int = 1) -> None:
         shape = fused_shape(task)
@@ -54,65 +59,67 @@ class Fused:
         library, why = kernels.load(shape.kernel)
         assert library is not None, why  # noqa: S101
         self._task, self._shape, self.threads = task, shape, threads
-        self._workers = Workers(threads)
         kind = "double" if task.features.dtype == torch.float64 else "float"
-        self._function = getattr(library, f"tdcd_{shape.kernel}_{kind}")
-        self._function.restype = None
+        self._descend, self._embed = getattr(library, f"tdcd_descend_{kind}"), getattr(library, f"tdcd_embed_{kind}")
+        self._descend.restype = self._embed.restype = None
+        self._numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
         self._features, self._labels = task.features.contiguous(), task.labels.contiguous()
+        self._target = _target(task.objective)
+        classes = isinstance(task.objective, CrossEntropy)
+        self._answers = [_at(None), _at(self._labels)] if classes else [_at(self._labels), _at(None)]
+        self._one_step = one_step(task.steps)
 
-    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        size = 500 if self._shape.kernel == "lstm" else PIECE
-        return embed_rows(self._task, block, round_.batch[shards.order], shards, self._workers, size)
+        weights, kept = self._weights(block)
+        out = self._features.new_empty(len(shards.samples), self._task.width)
+        self._embed(
+            self._numbers, weights, _at(self._features), _at(shards.samples), ctypes.c_int64(len(out)),
+            ctypes.c_int(self._task.width), _at(out), ctypes.c_int(self.threads),
+        )  # fmt: skip
+        del kept
+        return out
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
         task, names = self._task, self._shape.names
-        tensors = [block[name].contiguous() for name in names]
-        sizes = [tensor.numel() for tensor in tensors]
-        clients, uniform = len(shards.clients), task.averaging == "uniform"
-        groups = min(GROUPS, clients)
-        bounds = torch.div(torch.arange(groups + 1) * clients, groups, rounding_mode="floor")
-        samples, stale = round_.batch[shards.order].contiguous(), others.contiguous()
-        firsts, counts = shards.starts.contiguous(), shards.counts.contiguous()
-        sums = torch.zeros(groups, sum(sizes), dtype=torch.float64)
-        leading, kept = self._leading(tensors)
-        self._function(
-            *leading, *self._target(), ctypes.c_int(task.steps.count), ctypes.c_double(round_.rate),
-            _at(self._features), _at(samples), _at(stale), *self._answers(), ctypes.c_int(groups), _at(bounds),
-            _at(firsts), _at(counts), ctypes.c_int(uniform), ctypes.c_int64(sum(sizes)), _at(sums),
-            ctypes.c_int(self.threads),
+        rows, clients, uniform = len(others), len(shards.clients), task.averaging == "uniform"
+        weights, kept = self._weights(block)
+        mean, share, firsts, counts = Mean(block), None, None, None
+        if self._one_step:
+            clients, uniform = max(1, min(GROUPS, rows // PIECE)), True
+            share = shares(task, shards, others.dtype).mul_(clients)
+        else:
+            mean, firsts, counts = mean_with_idle(task, block, shards), shards.starts, shards.counts
+        stale = others.contiguous()
+        sizes = [block[name].numel() for name in names]
+        sums = torch.zeros(sum(sizes), dtype=torch.float64)
+        self._descend(
+            self._numbers, weights, _at(self._features), _at(shards.samples), ctypes.c_int64(rows),
+            ctypes.c_int(task.width), *self._target, _at(stale), *self._answers, _at(share),
+            ctypes.c_int(task.steps.count), ctypes.c_double(round_.rate), ctypes.c_int64(clients), _at(firsts),
+            _at(counts), ctypes.c_int(uniform), ctypes.c_int(min(GROUPS, clients)), ctypes.c_int64(len(sums)),
+            _at(sums), ctypes.c_int(self.threads),
         )  # fmt: skip
         del kept
-        mean = mean_with_idle(task, block, shards)
-        parts = torch.split(sums.sum(0), sizes)
+        parts = torch.split(sums, sizes)
         total = {name: part.view(block[name].shape) for name, part in zip(names, parts, strict=True)}
-        mean.add_sum(total, float(clients if uniform else len(others)))
+        mean.add_sum(total, float(clients if uniform else rows))
         return mean
 
-    def _leading(self, tensors: list[Tensor]) -> tuple[list[object], list[Tensor]]:
-        """Return the arguments that describe the network, and the tensors behind them that must stay alive."""
-        shape = self._shape
-        if shape.kernel == "lstm":
-            return [*(ctypes.c_int(number) for number in shape.numbers), _pointers(tensors)], []
-        dims = torch.tensor(shape.dims, dtype=torch.int32)
-        activations = torch.tensor(shape.activations, dtype=torch.int32)
-        rest = iter(tensors)
-        pairs = [(next(rest), next(rest) if has else None) for has in shape.biases]
-        weights, biases = _pointers([w for w, _ in pairs]), _pointers([b for _, b in pairs])
-        return [ctypes.c_int(len(pairs)), _at(dims), _at(activations), weights, biases], [dims, activations]
+    def _weights(self, block: Block) -> tuple[ctypes.Array[ctypes.c_void_p], list[Tensor | None]]:
+        """Return where the weights lie, and the tensors that must stay alive meanwhile."""
+        kept = [block[name].contiguous() if name else None for name in self._shape.tensors]
+        return (ctypes.c_void_p * len(kept))(*(t.data_ptr() if t is not None else None for t in kept)), kept
 
-    def _target(self) -> list[object]:
-        objective = self._task.objective
-        if isinstance(objective, CrossEntropy):
-            return [ctypes.c_int(0), ctypes.c_double(1.0)]
-        if isinstance(objective, BinaryCrossEntropy):
-            return [ctypes.c_int(1), ctypes.c_double(objective.positive_weight)]
-        return [ctypes.c_int(2), ctypes.c_double(1.0)]
 
-    def _answers(self) -> list[object]:
-        classes = isinstance(self._task.objective, CrossEntropy)
-        return [_at(None), _at(self._labels)] if classes else [_at(self._labels), _at(None)]
+def _target(objective: Objective) -> list[object]:
+    """Return the loss as the kernels know it: its number and the weight of positive rows."""
+    if isinstance(objective, CrossEntropy):
+        return [ctypes.c_int(0), ctypes.c_double(1.0)]
+    if isinstance(objective, BinaryCrossEntropy):
+        return [ctypes.c_int(1), ctypes.c_double(objective.positive_weight)]
+    return [ctypes.c_int(2), ctypes.c_double(1.0)]
 
 
 def fused_shape(task: SiloTask) -> Shape | None:
@@ -121,17 +128,62 @@ def fused_shape(task: SiloTask) -> Shape | None:
     if type(module) is LSTMNetwork:
         _, steps, features = task.features.shape
         names = (*(f"lstm.{name}" for name in _LSTM), "linear.weight", "linear.bias")
-        return Shape("lstm", names, numbers=(steps, features, module.lstm.hidden_size, task.width))
-    layers = dense_layers(module)
-    if layers is None:
+        return Shape("lstm", (steps, features, module.lstm.hidden_size, task.width), names)
+    return _chain(module, tuple(task.features.shape[1:]))
+
+
+def _chain(module: nn.Module, row: tuple[int, ...]) -> Shape | None:
+    """Read a module as a chain of layers for rows of this shape, if it is one."""
+    if type(module) is not nn.Sequential:
         return None
-    return Shape(
-        "dense",
-        tuple(name for layer in layers for name in (layer.weight, layer.bias) if name),
-        dims=(layers[0].widths[0], *(layer.widths[1] for layer in layers)),
-        activations=tuple(_ACTIVATIONS[layer.follows] if layer.follows else 0 for layer in layers),
-        biases=tuple(layer.bias is not None for layer in layers),
-    )
+    layers: list[list[int]] = []
+    tensors: list[str | None] = []
+    for index, layer in enumerate(module):
+        if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+            row = (prod(row),)
+        elif type(layer) in _ACTIVATIONS and layers and layers[-1][0] != _POOL and not layers[-1][1]:
+            layers[-1][1] = _ACTIVATIONS[type(layer)]
+        elif (found := _layer(layer, row)) is not None:
+            kind, out, window = found
+            layers.append([kind, 0, *_image(row), *_image(out), *window])
+            row = out
+            own = dict(layer.named_parameters(prefix=str(index)))
+            tensors += [name if (name := f"{index}.{part}") in own else None for part in ("weight", "bias")]
+        else:
+            return None
+    whole = {name for name in tensors if name} == set(dict(module.named_parameters()))
+    if not layers or layers[-1][:2] != [_DENSE, 0] or not whole:
+        return None
+    return Shape("chain", (len(layers), *(number for layer in layers for number in layer)), tuple(tensors))
+
+
+def _layer(layer: nn.Module, row: tuple[int, ...]) -> tuple[int, tuple[int, ...], tuple[int, int, int, int]] | None:
+    """Return a layer's kind, the shape it makes of a row, and its window: height, width and padding of either."""
+    if type(layer) is nn.Linear and row == (layer.in_features,):
+        return _DENSE, (layer.out_features,), (1, 1, 0, 0)
+    if len(row) != 3:
+        return None
+    channels, height, width = row
+    if type(layer) is nn.Conv2d and layer.in_channels == channels and isinstance(layer.padding, tuple):
+        (kh, kw), (ph, pw) = layer.kernel_size, layer.padding
+        out = (layer.out_channels, height + 2 * ph - kh + 1, width + 2 * pw - kw + 1)
+        plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        if plain and ph < kh and pw < kw and min(out) > 0:
+            return _CONVOLUTION, out, (kh, kw, ph, pw)
+    if type(layer) is nn.MaxPool2d and not layer.return_indices and not layer.ceil_mode:
+        kh, kw = _pair(layer.kernel_size)
+        plain = _pair(layer.stride) == (kh, kw) and _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+        if plain and height >= kh and width >= kw:
+            return _POOL, (channels, height // kh, width // kw), (kh, kw, 0, 0)
+    return None
+
+
+def _image(row: tuple[int, ...]) -> tuple[int, int, int]:
+    return (row[0], 1, 1) if len(row) == 1 else (row[0], row[1], row[2])
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def fused_trouble(task: SiloTask) -> str:
@@ -152,7 +204,3 @@ def fused_trouble(task: SiloTask) -> str:
 
 def _at(tensor: Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None)
-
-
-def _pointers(tensors: list[Tensor] | list[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() if t is not None else None for t in tensors))

@@ -30,7 +30,7 @@ class Loop:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
-        task, rows = self._task, round_.batch[shards.order]
+        task, rows = self._task, shards.samples
 
         def one(shard: tuple[int, slice]) -> Tensor:
             client, part = shard
@@ -42,7 +42,7 @@ class Loop:
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self._task, round_.batch[shards.order]
+        task, rows = self._task, shards.samples
         mean = mean_with_idle(task, block, shards)
 
         def one(shard: tuple[int, slice]) -> Mean:

@@ -25,10 +25,10 @@ class OneStep:
         self._theta: Block = {}
         self._embedding: Tensor | None = None
 
-    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
         task = self._task
-        rows = round_.batch[shards.order]
+        rows = shards.samples
         self._theta = {name: block[name].detach().requires_grad_() for name in task.network.trainable}
         with blame(task, shards.clients.tolist(), "the forward pass"):
             x = task.features[rows]
@@ -40,18 +40,12 @@ class OneStep:
         task, embedding = self._task, self._embedding
         assert embedding is not None, "a round starts with embed"  # noqa: S101
         self._embedding = None
-        counts = shards.counts.to(others.dtype)
-        clients = len(shards.clients) + shards.idle
-        if task.averaging == "uniform":
-            each, active = 1 / (clients * counts), len(shards.clients) / clients
-        else:
-            each, active = torch.full_like(counts, 1 / len(others)), 1.0
-        share = torch.repeat_interleave(each, shards.counts)
+        share = shares(task, shards, others.dtype)
         new = dict(block)
         with blame(task, shards.clients.tolist(), "the local steps"):
-            loss = (task.objective.losses(embedding + others, task.labels[round_.batch[shards.order]]) * share).sum()
+            loss = (task.objective.losses(embedding + others, task.labels[shards.samples]) * share).sum()
             found = gradient_of(loss, self._theta)
-        decay = task.steps.weight_decay * active
+        decay = task.steps.weight_decay and task.steps.weight_decay * float(share.sum())
         for name, g in found.items():
             new[name] = block[name] - round_.rate * (g + decay * block[name] if decay else g)
         mean = Mean(block)
@@ -62,3 +56,12 @@ class OneStep:
 def one_step(steps: LocalSteps) -> bool:
     """Tell whether the local steps are a single one without clipping (momentum needs a second step to matter)."""
     return steps.count == 1 and steps.clip_norm is None
+
+
+def shares(task: SiloTask, shards: Shards, dtype: torch.dtype) -> Tensor:
+    """Return what each row weighs in the step of all clients, in shard order (B,)."""
+    rows = len(shards.order)
+    if task.averaging == "samples":
+        return torch.full((rows,), 1 / rows, dtype=dtype)
+    each = 1 / ((len(shards.clients) + shards.idle) * shards.counts.to(dtype))
+    return torch.repeat_interleave(each, shards.counts, output_size=rows)

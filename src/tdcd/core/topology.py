@@ -7,6 +7,7 @@ Rows are joined by that number and never by their position in somebody's file.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,8 @@ class Shards:
 
     order: Tensor
     """Positions in the batch, grouped by client in roster order, ascending within each; shape (B,)."""
+    samples: Tensor
+    """The sample numbers of those rows; shape (B,)."""
     clients: Tensor
     """The clients that have rows in the batch, ascending; shape (P,)."""
     counts: Tensor
@@ -70,7 +73,8 @@ class Shards:
 
 def deal(batch: Tensor, roster: Roster) -> Shards:
     """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
-    owners = roster.owner[batch]
-    sorted_owners, order = torch.sort(owners, stable=True)
-    clients, counts = torch.unique_consecutive(sorted_owners, return_counts=True)
-    return Shards(order, clients, counts, len(roster.clients) - len(clients))
+    bits = len(batch).bit_length()
+    keys = np.sort(roster.owner[batch].numpy() << bits | np.arange(len(batch)))  # by owner, then by place
+    order = torch.from_numpy(keys & (1 << bits) - 1)
+    clients, counts = torch.unique_consecutive(torch.from_numpy(keys >> bits), return_counts=True)
+    return Shards(order, batch[order], clients, counts, len(roster.clients) - len(clients))

@@ -23,7 +23,9 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
     if not compiler:
         return None, "no C++ compiler"
     home = files("tdcd.compute.kernels")
-    source = "".join(home.joinpath(part).read_text(encoding="utf-8") for part in ("tiles.h", f"{name}.cpp"))
+    source = "".join(
+        home.joinpath(part).read_text(encoding="utf-8") for part in ("tiles.h", f"{name}.cpp", "entries.h")
+    )
     try:
         return ctypes.CDLL(str(_built(name, source, compiler))), ""
     except (OSError, subprocess.SubprocessError) as error:
