@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from plain import plain_round
-from tdcd.compute import cores, fitting_workers
+from tdcd.compute import cores
 from tdcd.engines import LocalEngine
 from tdcd.training.environment import environment
 from workloads import Workload, workload
@@ -45,8 +45,7 @@ def seconds(function: Callable[[], object], least: float = 0.1) -> float:
 
 def measure(name: str, made: Workload, repeats: int) -> list[str]:
     """Return a row of the table."""
-    workers = fitting_workers(made.tasks.values())
-    engine = LocalEngine(made.tasks, workers=workers, threads=cores())
+    engine = LocalEngine(made.tasks, workers=cores())
     ways: dict[str, Callable[[], Any]] = {
         "plain": lambda: plain_round(made.blocks, made.round, made.tasks),
         "ours": lambda: engine.round(made.blocks, made.round),
@@ -59,7 +58,7 @@ def measure(name: str, made: Workload, repeats: int) -> list[str]:
             times[way].append(seconds(function))
     plain, ours = (statistics.median(times[way]) for way in ways)
     path = next(iter(engine.paths.values())).split(" ")[0]
-    return [name, f"{1e3 * plain:.1f}", f"{1e3 * ours:.1f}", f"{plain / ours:.1f}×", path, str(workers), f"{apart:.0e}"]
+    return [name, f"{1e3 * plain:.1f}", f"{1e3 * ours:.1f}", f"{plain / ours:.1f}×", path, f"{apart:.0e}"]
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    header = ["workload", "plain loop, ms", "tdcd, ms", "ratio", "path", "workers", "largest difference"]
+    header = ["workload", "plain loop, ms", "tdcd, ms", "ratio", "path", "largest difference"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     print("\n".join(lines), flush=True)
     for name in options.workloads:

@@ -262,7 +262,7 @@ def distance(one: Blocks, two: Blocks) -> float:
     for silo, block in one.items():
         for name, tensor in block.items():
             here, there = tensor.double(), two[silo][name].double()
-            apart = here != there  # infinities may be equal, yet have no difference
+            apart = (here != there) & ~(here.isnan() & there.isnan())  # infinities may be equal, without a difference
             if apart.any():
                 gap = (here - there).abs() / there.abs().clamp(min=1)
                 largest = max(largest, float(gap[apart].nan_to_num(nan=torch.inf).max()))

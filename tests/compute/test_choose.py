@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from support import distance, problem
-from tdcd.compute import choose, chunked, kernels
+from support import distance, problem, same
+from tdcd.compute import choose, footprint, kernels, loop, onestep
 from tdcd.compute.chunked import rows_are_independent
-from tdcd.compute.layers import dense_layers
+from tdcd.compute.layers import Layers, dense_layers
+from tdcd.compute.stacked import Stacked
 from tdcd.core.client import LocalSteps
 from tdcd.errors import ModelError
 
@@ -85,7 +86,8 @@ def test_rows_are_independent_only_where_that_is_certain() -> None:
 @pytest.mark.parametrize("cache", [1, 3000, 20_000])
 @pytest.mark.parametrize("path", ["stacked", "layers"])
 def test_chunks_of_any_size(path: str, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "CACHE", cache)
+    monkeypatch.setattr(Stacked, "cache", cache)
+    monkeypatch.setattr(Layers, "cache", cache)
     made = problem(["mlp"], [70], samples=200, batch=150)
     assert distance(made.run(made.engine(path), 2), made.run(made.engine("loop"), 2)) < 1e-12
 
@@ -131,3 +133,41 @@ def test_batchnorm_on_a_single_row_says_what_to_do() -> None:
     task.network.trainable = ("0.weight",)
     with pytest.raises(ModelError, match="single row: use a larger batch_size or fewer clients"):
         made.run(made.engine("loop"), 3)
+
+
+@pytest.mark.parametrize("kind", ["odd", "remembers", "fixed", "dropout", "cnn-batchnorm", "lstm"])
+def test_the_forward_pass_shared_with_the_exchange_changes_no_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = problem([kind, "linear"], [3, 2], samples=60, batch=40)
+    shared = made.run(made.engine("loop"), 3)
+    monkeypatch.setattr(loop, "KEPT", 0)
+    assert same(made.run(made.engine("loop"), 3), shared)
+
+
+def test_one_step_in_pieces_and_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = LocalSteps(1, weight_decay=0.01)
+    made = problem(["mlp", "cnn"], [7, 3], samples=60, batch=40, steps=steps)
+    expected = made.run(made.engine("oracle"), 2)
+    monkeypatch.setattr(onestep, "PIECE", 7)
+    assert distance(made.run(made.engine("one-step"), 2), expected) < 1e-12
+    monkeypatch.setattr(onestep, "KEPT", 5000)
+    assert distance(made.run(made.engine("one-step"), 2), expected) < 1e-12
+
+
+def test_users_modules_are_stacked_where_many_clients_have_equally_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = problem(["remembers"], [40], samples=120, batch=60)
+    engine = made.engine("auto")
+    path = engine._silos["silo-0"]._compute  # type: ignore[attr-defined]
+    expected = made.run(made.engine("oracle"), 2)
+    assert distance(made.run(engine, 2), expected) < 1e-9
+    assert isinstance(path._now, Stacked)
+    few = problem(["remembers"], [4], samples=120, batch=60)
+    engine = few.engine("auto")
+    few.run(engine, 1)
+    assert isinstance(engine._silos["silo-0"]._compute._now, loop.Loop)  # type: ignore[attr-defined]
+
+
+def test_bytes_of_a_row() -> None:
+    """A hidden layer of six and its input of four numbers wait for the gradient, in double precision."""
+    task = problem(["mlp"], [2]).tasks["silo-0"]
+    assert footprint.bytes_per_row(task) == 8 * (4 + 6 + 5)
+    assert footprint.bytes_per_row(problem(["fixed"], [2]).tasks["silo-0"]) == 0

@@ -1,8 +1,19 @@
 """How a group of one silo's clients computes: one interface, several paths with the same numbers."""
 
-from tdcd.compute.choose import ComputeName, choose
+from tdcd.compute.choose import ComputeName, choose, gains_by_workers, make
 from tdcd.compute.interface import Compute
 from tdcd.compute.loop import draws
-from tdcd.compute.workers import Workers, cores, fitting_workers, torch_threads
+from tdcd.compute.workers import Workers, cores, heavy, torch_threads
 
-__all__ = ["Compute", "ComputeName", "Workers", "choose", "cores", "draws", "fitting_workers", "torch_threads"]
+__all__ = [
+    "Compute",
+    "ComputeName",
+    "Workers",
+    "choose",
+    "cores",
+    "draws",
+    "gains_by_workers",
+    "heavy",
+    "make",
+    "torch_threads",
+]

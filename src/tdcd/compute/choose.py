@@ -12,9 +12,10 @@ from tdcd.compute.fused import Fused, fused_trouble
 from tdcd.compute.interface import Compute
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
+from tdcd.compute.mixed import Mixed
 from tdcd.compute.onestep import OneStep, one_step
 from tdcd.compute.stacked import Stacked
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.workers import ALONE, SMALL, Workers, heavy, weights_of
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -23,17 +24,21 @@ from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork
 
 ComputeName = Literal["auto", "one-step", "kernel", "layers", "stacked", "loop"]
+PathName = Literal["one-step", "kernel", "layers", "stacked", "mixed", "loop"]
+_MAKERS: dict[PathName, Callable[[SiloTask, Workers], Compute]] = {
+    "one-step": OneStep,
+    "layers": Layers,
+    "stacked": Stacked,
+    "mixed": Mixed,
+    "loop": Loop,
+}
 _AS_ONE = "with Q = 1 all clients are one weighted step"
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def choose(
-    task: SiloTask, wanted: ComputeName = "auto", workers: Workers = ALONE, threads: int = 1
-) -> tuple[Compute, str]:
+def choose(task: SiloTask, wanted: ComputeName = "auto") -> tuple[PathName, str]:
     """Return the path for a silo and a sentence that says which one and why.
-
-    ``workers`` share the clients of the silo; a kernel has ``threads`` of its own, which Python does not slow down.
 
     Raises:
         ModelError: the path was asked for by name and the silo's network or steps cannot take it.
@@ -42,36 +47,39 @@ def choose(
         trouble = _trouble(task, wanted)
         if trouble:
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" cannot be had: {trouble}; use "auto"')
-        return _make(task, wanted, workers, threads), f"{wanted} (as asked)"
+        return wanted, f"{wanted} (as asked)"
     if not _trouble(task, "kernel"):
-        why = (
-            "with Q = 1 all clients are one weighted step"
-            if one_step(task.steps)
-            else "all steps of a client in the cache"
-        )
-        return Fused(task, threads), f"kernel ({why})"
+        why = _AS_ONE if one_step(task.steps) else "all steps of a client in the cache"
+        return "kernel", f"kernel ({why})"
     if not _trouble(task, "one-step"):
-        return OneStep(task), f"one-step ({_AS_ONE})"
-    if not _trouble(task, "layers"):
-        return Layers(task, workers), "layers (stacked clients, gradients written out)"
+        return "one-step", f"one-step ({_AS_ONE})"
     layers = list(task.network.module.modules())
     if any(isinstance(layer, _RECURRENT) for layer in layers):
-        return Loop(task, workers), "loop (recurrent layers do not stack)"
+        return "loop", "loop (recurrent layers do not stack)"
     if any(isinstance(layer, _CONVOLUTION) for layer in layers):
-        return Loop(task, workers), "loop (convolutions are faster one client at a time)"
+        return "loop", "loop (convolutions are faster one client at a time)"
+    if weights_of(task.network.module) > SMALL:
+        return "loop", "loop (the network is large: nothing is gained by stacking clients)"
+    if not _trouble(task, "layers"):
+        return "layers", "layers (stacked clients, gradients written out)"
     trouble = _trouble(task, "stacked")
     if trouble:
-        return Loop(task, workers), f"loop ({trouble})"
-    return Stacked(task, workers), "stacked (many clients in one pass)"
+        return "loop", f"loop ({trouble})"
+    if rows_are_independent(task.network.module):
+        return "stacked", "stacked (many clients in one pass)"
+    return "mixed", "stacked (many clients in one pass), or loop in rounds where few have equally many rows"
 
 
-def _make(task: SiloTask, name: str, workers: Workers, threads: int) -> Compute:
-    if name == "one-step":
-        return OneStep(task)
-    if name == "kernel":
-        return Fused(task, threads)
-    makers: dict[str, Callable[[SiloTask, Workers], Compute]] = {"layers": Layers, "stacked": Stacked, "loop": Loop}
-    return makers[name](task, workers)
+def make(task: SiloTask, name: PathName, workers: Workers = ALONE, threads: int = 1) -> Compute:
+    """Make a silo's path. Its clients are shared out to ``workers``; a kernel has ``threads`` of its own."""
+    return Fused(task, threads) if name == "kernel" else _MAKERS[name](task, workers)
+
+
+def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:
+    """Tell whether a silo's path is faster when Python's threads share the work."""
+    if name == "kernel":  # its own threads do, if it has clients for them
+        return heavy(task) and len(task.roster.clients) < workers
+    return name in ("layers", "stacked") or heavy(task)
 
 
 def _trouble(task: SiloTask, name: str) -> str:

@@ -20,8 +20,6 @@ from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
 
-CACHE = 1 << 20
-"""Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
 PIECE = 4096
 """Rows embedded in one pass where rows are independent."""
 
@@ -46,6 +44,9 @@ class Chunk:
 
 class Chunked(ABC):
     """What the stacked paths have in common: cutting a batch into chunks and adding up what comes of them."""
+
+    cache = 1 << 20
+    """Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
 
     def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
         self._task = task
@@ -139,7 +140,7 @@ class Chunked(ABC):
             end = first + group
             while first < end:
                 rows = int(counts[first])
-                size = max(1, CACHE // (self._client_bytes + rows * self._row_bytes))
+                size = max(1, self.cache // (self._client_bytes + rows * self._row_bytes))
                 yield first, min(end, first + size)
                 first = min(end, first + size)
 

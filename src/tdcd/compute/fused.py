@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tdcd.compute import kernels
 from tdcd.compute.interface import mean_with_idle
 from tdcd.compute.onestep import one_step, shares
+from tdcd.compute.workers import SMALL, weights_of
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Block
@@ -23,8 +24,6 @@ GROUPS = 16
 """Sums are kept for so many groups of clients and then added in order: the same for any number of threads."""
 PIECE = 256
 """With Q = 1, rows that are worth a piece of their own."""
-MOST = 200_000
-"""Weights of the largest network that is worth it; larger ones keep torch's own products busy."""
 _DENSE, _CONVOLUTION, _POOL = 0, 1, 2
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: 1, nn.Tanh: 2, nn.Sigmoid: 3}
 _LSTM = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -88,7 +87,7 @@ class Fused:
         mean, share, firsts, counts = Mean(block), None, None, None
         if self._one_step:
             clients, uniform = max(1, min(GROUPS, rows // PIECE)), True
-            share = shares(task, shards, others.dtype).mul_(clients)
+            share = shares(task, shards, others).mul_(clients)
         else:
             mean, firsts, counts = mean_with_idle(task, block, shards), shards.starts, shards.counts
         stale = others.contiguous()
@@ -195,7 +194,7 @@ def fused_trouble(task: SiloTask) -> str:
         return "kernels take plain steps only"
     if not all(p.requires_grad for p in task.network.module.parameters()):
         return "kernels train all weights or none"
-    if sum(p.numel() for p in task.network.module.parameters()) > MOST:
+    if weights_of(task.network.module) > SMALL:
         return "the network is too large to gain by it"
     if task.features.dtype not in (torch.float32, torch.float64) or task.features.device.type != "cpu":
         return "kernels take float32 and float64 on the CPU"

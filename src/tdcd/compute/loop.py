@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 import torch
 from torch import Tensor
 
+from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
@@ -15,8 +17,23 @@ from tdcd.core.client import descend, gradient_of
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
+from tdcd.core.streams import borrowed_stream, reseed, set_stream, stream_state
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
+
+
+@dataclass(frozen=True)
+class First:
+    """A client's forward pass in the exchange, which is also that of its first local step."""
+
+    embedding: Tensor
+    """Φ_{k,j} with the graph behind it."""
+    weights: Block
+    """The weights that the graph leads to."""
+    buffers: Block
+    """What the pass left in the module's buffers."""
+    stream: list[Tensor]
+    """Where the pass left the client's random numbers."""
 
 
 class Loop:
@@ -24,63 +41,88 @@ class Loop:
 
     def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
         self._task = task
+        self._device = task.features.device
         self._draws = draws(task)
         self._workers = ALONE if self._draws else workers
-        self._replicas: SimpleQueue[Replica] = SimpleQueue()
+        self._per_row = bytes_per_row(task)
+        self._embedding: SimpleQueue[Replica] = SimpleQueue()
+        self._descending: SimpleQueue[Replica] = SimpleQueue()
+        self._first: dict[int, First] = {}
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
         task, rows = self._task, shards.samples
+        share = self._per_row is not None and self._per_row * len(rows) <= KEPT
+        loading = object()  # replicas are loaded once a round: embedding leaves their weights alone
 
         def one(shard: tuple[int, slice]) -> Tensor:
             client, part = shard
-            x = task.features[rows[part]]
-            with self._client(block, round_, client, "the forward pass") as replica, torch.no_grad():
-                return checked(replica.module(x), len(x), task)
+            with blame(task, [client], "the forward pass"), torch.set_grad_enabled(share):
+                replica = self._lent(self._embedding)
+                replica.load(block, loading)
+                self._seed(round_, client)
+                x = task.features[rows[part]]
+                embedding = checked(replica.module(x), len(x), task)
+                if share:
+                    stream = stream_state(self._device) if self._draws else []
+                    self._first[client] = First(embedding, replica.weights, replica.buffers(), stream)
+                self._embedding.put(replica)
+                return embedding.detach()
 
-        return torch.cat(self._workers.map(one, shards))
+        self._first = {}
+        with self._stream():
+            return torch.cat(self._workers.map(one, shards))
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
         task, rows = self._task, shards.samples
-        mean = mean_with_idle(task, block, shards)
 
-        def one(shard: tuple[int, slice]) -> Mean:
+        def one(shard: tuple[int, slice]) -> tuple[Replica, int]:
             client, part = shard
-            x, y, stale = task.features[rows[part]], task.labels[rows[part]], others[part]
-            with self._client(block, round_, client, "the local steps") as replica:
+            with blame(task, [client], "the local steps"):
+                replica = self._lent(self._descending)
+                replica.load(block)
+                self._seed(round_, client)
+                x, y, stale = task.features[rows[part]], task.labels[rows[part]], others[part]
 
                 def gradient(now: Block) -> Block:
-                    loss = task.objective.losses(replica.module(x) + stale, y).mean()
-                    return gradient_of(loss, now)
+                    first = self._first.pop(client, None)
+                    if first is None:
+                        embedding, weights = replica.module(x), now
+                    else:
+                        embedding, weights = first.embedding, first.weights
+                        replica.set_buffers(first.buffers)
+                        if self._draws:
+                            set_stream(self._device, first.stream)
+                    return gradient_of(task.objective.loss(embedding + stale, y), weights)
 
                 descend(gradient, replica.weights, task.steps, round_.rate)
-                result = Mean(block)
-                result.add(replica.block(), weight_of(task, len(x)))
-                return result
+                return replica, len(x)
 
-        for part in self._workers.stream(one, shards):
-            mean.merge(part)
+        mean = mean_with_idle(task, block, shards)
+        with self._stream():
+            for replica, count in self._workers.stream(one, shards):
+                mean.add(replica.block(), weight_of(task, count))
+                self._descending.put(replica)
+        self._first = {}
         return mean
 
-    @contextmanager
-    def _client(self, block: Block, round_: Round, client: int, stage: str) -> Iterator["Replica"]:
-        """Lend a module with the hub's weights, its random stream at its start."""
-        task = self._task
+    def _lent(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:
-            replica = self._replicas.get_nowait()
+            return replicas.get_nowait()
         except Empty:
-            replica = Replica(task.network)
-        with blame(task, [client], stage):
-            replica.load(block)
-            if self._draws:
-                with torch.random.fork_rng(devices=[]):
-                    seed = client_seed(task.seed, round_.number, task.silo, task.roster.clients[client])
-                    torch.manual_seed(seed)
-                    yield replica
-            else:
-                yield replica
-        self._replicas.put(replica)
+            return Replica(self._task.network)
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        with borrowed_stream(self._device) if self._draws else nullcontext():
+            yield
+
+    def _seed(self, round_: Round, client: int) -> None:
+        """Put the client's random stream at its start."""
+        task = self._task
+        if self._draws:
+            reseed(self._device, client_seed(task.seed, round_.number, task.silo, task.roster.clients[client]))
 
 
 class Replica:
@@ -91,36 +133,48 @@ class Replica:
         parameters = dict(self.module.named_parameters())
         self._names = list(parameters)
         self._parameters: list[Tensor] = list(parameters.values())
-        self._buffers = [
+        self._places = [
             (home, key, name) for _, home, key, name in tensor_places(self.module) if name not in parameters
         ]
         self.weights: Block = {name: parameters[name] for name in network.trainable}
+        self._loading: object = None
 
-    def load(self, block: Block) -> None:
-        """Take over a block's weights and buffers."""
-        if self._parameters:
+    def load(self, block: Block, loading: object = None) -> None:
+        """Take over a block's buffers, and its weights unless they were taken over in the same ``loading``."""
+        if self._parameters and (loading is None or self._loading is not loading):
             with torch.no_grad():
                 torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
-        for home, key, name in self._buffers:
+            self._loading = loading
+        for home, key, name in self._places:
             home[key] = block[name].clone()
+
+    def buffers(self) -> Block:
+        """Return the module's buffers as they are now."""
+        found: Block = {}
+        for home, key, name in self._places:
+            tensor = home[key]
+            assert tensor is not None  # noqa: S101
+            found[name] = tensor.detach()
+        return found
+
+    def set_buffers(self, buffers: Block) -> None:
+        """Give the module these buffers."""
+        for home, key, name in self._places:
+            home[key] = buffers[name]
 
     def block(self) -> Block:
         """Return what the module holds now."""
-        block = {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)}
-        for home, key, name in self._buffers:
-            tensor = home[key]
-            assert tensor is not None  # noqa: S101
-            block[name] = tensor.detach()
-        return block
+        return {name: p.detach() for name, p in zip(self._names, self._parameters, strict=True)} | self.buffers()
 
 
 def draws(task: SiloTask) -> bool:
     """Tell whether a silo's network draws random numbers in training, as dropout does."""
-    with torch.random.fork_rng(devices=[]):
-        before = torch.get_rng_state()
+    device = task.features.device
+    with borrowed_stream(device):
+        before = stream_state(device)
         try:
             with torch.no_grad():
                 task.network(task.network.initial(), task.features[:2], training=True)
         except Exception:
             return True  # what fails here will fail in training, where it can be told properly
-        return not torch.equal(before, torch.get_rng_state())
+        return not all(map(torch.equal, before, stream_state(device)))

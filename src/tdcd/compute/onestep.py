@@ -7,7 +7,9 @@ rows: one gradient of a weighted sum over all rows. It needs that no row influen
 import torch
 from torch import Tensor
 
+from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.interface import blame, checked
+from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps, gradient_of
 from tdcd.core.network import Block
@@ -15,42 +17,61 @@ from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
 
+PIECE = 512
+"""Rows that go through the network together, if there is memory for them."""
+
 
 class OneStep:
-    """Compute all clients of a silo as one; the exchange's forward pass is the step's."""
+    """Compute all clients of a silo as one; the exchange's forward pass is the step's, if there is memory for it."""
 
-    def __init__(self, task: SiloTask) -> None:
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
         assert one_step(task.steps), "only for a single plain step"  # noqa: S101
-        self._task = task
+        self._task, self._workers = task, workers
+        self._per_row = max(1, bytes_per_row(task) or 0)
+        self._size = max(1, min(PIECE, KEPT // self._per_row))
         self._theta: Block = {}
-        self._embedding: Tensor | None = None
+        self._kept: list[Tensor] = []
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        task = self._task
-        rows = shards.samples
-        self._theta = {name: block[name].detach().requires_grad_() for name in task.network.trainable}
-        with blame(task, shards.clients.tolist(), "the forward pass"):
-            x = task.features[rows]
-            self._embedding = checked(task.network({**block, **self._theta}, x, training=True), len(x), task)
-        return self._embedding.detach()
+        self._theta = {name: block[name].detach().requires_grad_() for name in self._task.network.trainable}
+        keep = self._per_row * len(shards.samples) <= KEPT
+
+        def piece(rows: Tensor) -> Tensor:
+            with torch.set_grad_enabled(keep):
+                return self._forward(block, rows, shards)
+
+        found = self._workers.map(piece, torch.split(shards.samples, self._size))
+        self._kept = found if keep else []
+        return torch.cat([part.detach() for part in found])
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, embedding = self._task, self._embedding
-        assert embedding is not None, "a round starts with embed"  # noqa: S101
-        self._embedding = None
-        share = shares(task, shards, others.dtype)
-        new = dict(block)
-        with blame(task, shards.clients.tolist(), "the local steps"):
-            loss = (task.objective.losses(embedding + others, task.labels[shards.samples]) * share).sum()
-            found = gradient_of(loss, self._theta)
+        task, rows = self._task, torch.split(shards.samples, self._size)
+        share = shares(task, shards, others)
+        stale, shared = torch.split(others, self._size), torch.split(share, self._size)
+        kept, self._kept = self._kept, []
+
+        def piece(index: int) -> Block:
+            embedding = kept[index] if kept else self._forward(block, rows[index], shards)
+            with blame(task, shards.clients.tolist(), "the local steps"):
+                losses = task.objective.losses(embedding + stale[index], task.labels[rows[index]])
+                return gradient_of((losses * shared[index]).sum(), self._theta)
+
         decay = task.steps.weight_decay and task.steps.weight_decay * float(share.sum())
-        for name, g in found.items():
-            new[name] = block[name] - round_.rate * (g + decay * block[name] if decay else g)
+        new = {name: tensor * (1 - round_.rate * decay) if decay else tensor.clone() for name, tensor in block.items()}
+        for found in self._workers.stream(piece, range(len(rows))):
+            for name, g in found.items():
+                new[name].sub_(g, alpha=round_.rate)
         mean = Mean(block)
-        mean.add(new, 1.0)
+        mean.add(block | {name: new[name] for name in self._theta}, 1.0)
         return mean
+
+    def _forward(self, block: Block, rows: Tensor, shards: Shards) -> Tensor:
+        task = self._task
+        with blame(task, shards.clients.tolist(), "the forward pass"):
+            x = task.features[rows]
+            return checked(task.network({**block, **self._theta}, x, training=True), len(x), task)
 
 
 def one_step(steps: LocalSteps) -> bool:
@@ -58,10 +79,10 @@ def one_step(steps: LocalSteps) -> bool:
     return steps.count == 1 and steps.clip_norm is None
 
 
-def shares(task: SiloTask, shards: Shards, dtype: torch.dtype) -> Tensor:
+def shares(task: SiloTask, shards: Shards, like: Tensor) -> Tensor:
     """Return what each row weighs in the step of all clients, in shard order (B,)."""
     rows = len(shards.order)
     if task.averaging == "samples":
-        return torch.full((rows,), 1 / rows, dtype=dtype)
-    each = 1 / ((len(shards.clients) + shards.idle) * shards.counts.to(dtype))
-    return torch.repeat_interleave(each, shards.counts, output_size=rows)
+        return like.new_full((rows,), 1 / rows)
+    each = 1 / ((len(shards.clients) + shards.idle) * shards.counts.to(like.dtype))
+    return torch.repeat_interleave(each, shards.counts, output_size=rows).to(like.device)

@@ -14,14 +14,16 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from tdcd.compute.footprint import bytes_per_row
 from tdcd.core.task import SiloTask
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-LARGE = 100_000
-"""Weights from which a network's operations are long enough to be worth a thread of their own."""
-_LARGE_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+SMALL = 200_000
+"""Weights up to which many clients at once are faster than one; larger networks keep torch's own products busy."""
+_HEAVY_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+_HEAVY_WEIGHTS, _HEAVY_ROW = 100_000, 8192
 
 
 class Workers:
@@ -65,33 +67,31 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def fitting_workers(tasks: Iterable[SiloTask]) -> int:
-    """Return how many workers a federation is worth: all cores for large networks, one for small ones.
-
-    Python's threads take turns between operations; on small networks they only wait for each other.
-    """
-    tasks = list(tasks)
-    clients = sum(len(task.roster.clients) for task in tasks)
-    return min(cores(), clients) if any(_large(task.network.module) for task in tasks) else 1
-
-
 @contextmanager
-def torch_threads(workers: int, tasks: Iterable[SiloTask]) -> Iterator[None]:
-    """Give torch its own threads only where they help, and put its setting back after.
-
-    They help a single worker with a large network. On small operations, threads that wait for each other many thousand
-    times a second gain nothing, and are several times slower when another program wants one of the cores.
-    """
+def torch_threads(count: int) -> Iterator[None]:
+    """Give torch so many threads of its own, and put its setting back after."""
     before = torch.get_num_threads()
-    if workers > 1 or not any(_large(task.network.module) for task in tasks):
-        torch.set_num_threads(1)
+    if before != count:
+        torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if before != count:
+            torch.set_num_threads(before)
 
 
-def _large(module: nn.Module) -> bool:
-    if any(isinstance(layer, _LARGE_LAYERS) for layer in module.modules()):
+def heavy(task: SiloTask) -> bool:
+    """Tell whether a network's operations are long enough to be worth a thread of their own.
+
+    Python's threads take turns between operations; on small networks they only wait for each other, and are several
+    times slower when another program wants one of the cores.
+    """
+    module = task.network.module
+    if any(isinstance(layer, _HEAVY_LAYERS) for layer in module.modules()) or weights_of(module) >= _HEAVY_WEIGHTS:
         return True
-    return sum(p.numel() for p in module.parameters()) >= LARGE
+    return (bytes_per_row(task) or 0) >= _HEAVY_ROW
+
+
+def weights_of(module: nn.Module) -> int:
+    """Return how many weights a network has."""
+    return sum(p.numel() for p in module.parameters())

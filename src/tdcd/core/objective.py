@@ -35,6 +35,10 @@ class Objective(ABC):
         """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
 
     @abstractmethod
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean of ℓ over rows: scores (n, E) and prepared labels to a scalar."""
+
+    @abstractmethod
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
 
@@ -79,6 +83,9 @@ class CrossEntropy(Objective):
         flat = F.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
         return flat.view(labels.shape)
 
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        return F.cross_entropy(scores, labels)
+
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         ones = torch.full_like(labels.unsqueeze(-1), -1, dtype=scores.dtype)
         return scores.softmax(-1).scatter_add_(-1, labels.unsqueeze(-1), ones)
@@ -112,8 +119,14 @@ class BinaryCrossEntropy(Objective):
         return column.to(dtype)
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        return self._logistic(scores, labels, "none")
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        return self._logistic(scores, labels, "mean")
+
+    def _logistic(self, scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
         weight = None if self.positive_weight == 1 else scores.new_tensor(self.positive_weight)
-        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none", pos_weight=weight)
+        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction=reduction, pos_weight=weight)
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         y = labels.unsqueeze(-1)
@@ -145,6 +158,9 @@ class SquaredError(Objective):
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores - labels).square().mean(-1)
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
+        return F.mse_loss(scores, labels)
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores - labels).mul_(2 / scores.shape[-1])

@@ -61,7 +61,7 @@ def oracle_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
         result[silo] = {}
         for name, start in blocks[silo].items():
-            mean = sum(w * m[name].double() for w, m in zip(weights, models, strict=True)) / sum(weights)
+            mean = sum(w * m[name].double() for w, m in zip(weights, models, strict=True) if w) / sum(weights)
             assert isinstance(mean, Tensor)  # noqa: S101
             result[silo][name] = (mean if start.is_floating_point() else mean.round()).to(start.dtype)
     return result

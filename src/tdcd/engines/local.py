@@ -6,7 +6,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tdcd.compute import Compute, ComputeName, Workers, choose, draws
+from tdcd.compute import (
+    Compute,
+    ComputeName,
+    Workers,
+    choose,
+    draws,
+    gains_by_workers,
+    heavy,
+    make,
+    torch_threads,
+)
 from tdcd.core.network import Block, Blocks
 from tdcd.core.round import Round, communication_round, sum_of_others
 from tdcd.core.task import SiloTask
@@ -47,26 +57,33 @@ class LocalPeers:
 
 
 class LocalEngine:
-    """Simulate the federation in this process, by several workers.
+    """Simulate the federation in this process, with at most so many workers.
 
-    With as many silos as workers, each worker computes whole silos; with fewer, or when a network draws random numbers,
-    they share the clients of one silo after the other. Compiled kernels have ``threads`` of their own.
+    Compiled kernels have threads of their own. Other paths share out the silos to the workers or, where there are fewer
+    silos, the clients of one silo after the other; but only networks whose operations are long enough gain by it. A
+    network that draws random numbers is computed by one worker, with torch's own threads.
     """
 
-    def __init__(
-        self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1, threads: int = 1
-    ) -> None:
-        by_silo = len(tasks) >= workers > 1 and not any(draws(task) for task in tasks.values())
+    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
+        chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
+        drawing = any(draws(task) for task in tasks.values())
+        gains = not drawing and any(gains_by_workers(tasks[silo], name, workers) for silo, (name, _) in chosen.items())
+        by_silo = gains and len(tasks) >= workers
         self._silo_workers = Workers(workers if by_silo else 1)
-        client_workers = Workers(1 if by_silo else workers)
-        chosen = {silo: choose(task, compute, client_workers, threads) for silo, task in tasks.items()}
+        shared = Workers(workers if gains and not by_silo else 1)
+        threads = 1 if by_silo else workers
+        self._torch_threads = workers if drawing and any(map(heavy, tasks.values())) else 1
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
-        self._silos = {silo: LocalClients(tasks[silo].roster, path) for silo, (path, _) in chosen.items()}
+        self._silos = {
+            silo: LocalClients(task.roster, make(task, chosen[silo][0], shared, threads))
+            for silo, task in tasks.items()
+        }
         self._peers = LocalPeers()
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
-        return communication_round(blocks, round_, self._silos, self._peers, self._each)
+        with torch_threads(self._torch_threads):
+            return communication_round(blocks, round_, self._silos, self._peers, self._each)
 
     def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
         names = list(silos)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName, cores, fitting_workers, torch_threads
+from tdcd.compute import ComputeName, cores
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
@@ -79,7 +79,7 @@ def train(
         batches: The IDs of every round's mini-batch; default: drawn from the seed.
         engine: "local", or "oracle" for the slow pseudocode.
         compute: How the local engine computes clients: "auto", "one-step", "kernel", "layers", "stacked", "loop".
-        workers: Threads that share the work; default: as many as it is worth. The numbers do not depend on it.
+        workers: Threads that may share the work; default: one for each core. The numbers do not depend on it.
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
@@ -91,17 +91,15 @@ def train(
     """
     _check_arguments(federation, settings, test, directory, resume, observer, workers)
     setup = prepare(federation, models, settings, test)
-    count = workers or fitting_workers(setup.tasks.values())
     training = _Training(
         setup=setup,
         settings=settings,
-        engine=_engine(engine, setup, compute, count, workers or cores()),
+        engine=_engine(engine, setup, compute, workers or cores()),
         batch_of=_batches(federation, settings, batches),
         observer=observer or Observer(),
         state=_State(0, starting_blocks(setup.networks, initial)),
     )
     with ExitStack() as stack:
-        stack.enter_context(torch_threads(count, setup.tasks.values()))
         if directory is not None:
             job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
             training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
@@ -302,11 +300,11 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
     }
 
 
-def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int, threads: int) -> Engine:
+def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) -> Engine:
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
-    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers, threads)
+    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:

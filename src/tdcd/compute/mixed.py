@@ -1,0 +1,34 @@
+"""Stacked in rounds where many clients have equally many rows, one client at a time in the others."""
+
+from torch import Tensor
+
+from tdcd.compute.interface import Compute
+from tdcd.compute.loop import Loop
+from tdcd.compute.stacked import Stacked
+from tdcd.compute.workers import ALONE, Workers
+from tdcd.core.average import Mean
+from tdcd.core.network import Block
+from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Shards
+
+CROWD = 8
+"""Clients for each number of rows from which stacking them is worth it."""
+
+
+class Mixed:
+    """For networks whose rows may influence each other: only clients of equal size can be stacked."""
+
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+        self._stacked, self._loop = Stacked(task, workers), Loop(task, workers)
+        self._now: Compute = self._loop
+
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+        """See Compute."""
+        crowded = len(shards.clients) >= CROWD * len(set(shards.counts.tolist()))
+        self._now = self._stacked if crowded else self._loop
+        return self._now.embed(block, round_, shards)
+
+    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+        """See Compute."""
+        return self._now.descend(block, round_, shards, others)
