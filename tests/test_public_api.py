@@ -33,8 +33,8 @@ def test_errors_share_one_root() -> None:
 
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
-        "federation", "models", "settings", "test", "initial", "batches", "engine", "compute", "workers", "directory",
-        "resume", "job", "observer",
+        "federation", "models", "settings", "test", "initial", "batches", "engine", "compute", "workers", "device",
+        "directory", "resume", "job", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]

@@ -61,7 +61,7 @@ def timeless(history: Any) -> list[dict[str, Any]]:
 
 
 def recorded() -> dict[str, Any]:
-    return {"engine": "local", "compute": "auto", "training": settings().model_dump(exclude_none=True)}
+    return {"engine": "local", "compute": "auto", "device": "cpu", "training": settings().model_dump(exclude_none=True)}
 
 
 def loaded(path: Path) -> Any:
@@ -186,9 +186,7 @@ def test_an_edited_job_is_noticed(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     train(tmp_path)
-    run = RunDirectory(
-        tmp_path, {"engine": "local", "compute": "auto", "training": settings().model_dump(exclude_none=True)}
-    )
+    run = RunDirectory(tmp_path, recorded())
     good = run.load()
     assert good
     blocks = {silo: dict(block) for silo, block in good.blocks.items()}
@@ -298,7 +296,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     train(tmp_path)
     for file in ("environment.json", "job.toml"):
         whole = (tmp_path / file).read_text()
-        (tmp_path / file).write_text(whole[: len(whole) // 2])
+        (tmp_path / file).write_text(whole[: len(whole) // 2] + "\n[[")
         with pytest.raises(tdcd.RunError, match=rf"{file}: damaged"):
             train(tmp_path, resume=True)
         (tmp_path / file).write_text(whole)

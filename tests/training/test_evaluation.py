@@ -2,35 +2,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics
-from torch import Tensor, nn
+from torch import nn
 
 import tdcd
-from tdcd.core.network import Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
-from tdcd.training import evaluation
 from tdcd.training.metrics import PRIMARY, measure
-
-
-class Watched(nn.Linear):
-    largest = 0
-
-    def forward(self, rows: Tensor) -> Tensor:
-        Watched.largest = max(Watched.largest, len(rows))
-        return super().forward(rows)
-
-
-def test_scores_are_summed_in_pieces() -> None:
-    rows = {"a": torch.randn(2500, 4), "b": torch.randn(2500, 3)}
-    networks = {"a": Network(Watched(4, 2)), "b": Network(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9)))}
-    blocks = {silo: network.initial() for silo, network in networks.items()}
-    found = evaluation.scores(networks, blocks, rows)
-    modules = {silo: network.with_weights(blocks[silo]) for silo, network in networks.items()}
-    expected = modules["a"](rows["a"]) + modules["b"](rows["b"])
-    assert torch.allclose(found, expected, atol=1e-6)
-    assert Watched.largest > 0
-    Watched.largest = 0
-    evaluation.scores(networks, blocks, rows)
-    assert Watched.largest == evaluation.PIECE
 
 
 def test_classes() -> None:

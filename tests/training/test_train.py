@@ -33,7 +33,7 @@ def test_history_counts_rounds_and_iterations() -> None:
     assert result.history[-1].train["loss"] < result.history[0].train["loss"]
     assert set(result.history[0].test) >= {"loss", "accuracy"}
     assert train().history[0].test == {}
-    assert result.evaluate(TEST) == result.history[-1].test
+    assert result.evaluate(TEST) == pytest.approx(result.history[-1].test, abs=1e-6)
 
 
 def test_predictions() -> None:
@@ -268,3 +268,16 @@ def test_predicting_needs_every_silo() -> None:
         result.predict({"a": X["a"]})
     with pytest.raises(tdcd.DataError, match="different numbers of rows"):
         result.predict({"a": X["a"], "b": X["b"][:3]})
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("gpu", "device: 'gpu' is not known"),
+        ("meta", 'device: "meta" is not supported'),
+        ("cuda:99", 'device: "cuda:99" cannot be had'),
+    ],
+)
+def test_a_device_that_is_not_there(device: str, says: str) -> None:
+    with pytest.raises(tdcd.JobError, match=says):
+        train(device=device)

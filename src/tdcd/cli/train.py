@@ -52,6 +52,7 @@ def command(
         str | None, typer.Option("--compute", help="auto, one-step, kernel, layers, stacked or loop.")
     ] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Threads that share the work.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1 …")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the job file."),
@@ -73,6 +74,7 @@ def command(
         "engine": engine,
         "compute": compute,
         "workers": workers,
+        "device": device,
     }
     overrides: dict[str, Any] = dict(parse_override(text) for text in settings or [])
     overrides |= {key: value for key, value in named.items() if value is not None}

@@ -104,7 +104,8 @@ def _stacking_fails(task: SiloTask) -> str:
     stacked = Stacked(task)
     first = rows // 2 if not stacked.padded else 1
     counts = [first, rows - first] if len(task.roster.clients) > 1 and rows > 1 else [rows]
-    shards = Shards(torch.arange(rows), torch.arange(rows), torch.arange(len(counts)), torch.tensor(counts), 0)
+    places = torch.arange(rows, device=task.features.device)
+    shards = Shards(places, places, torch.arange(len(counts)), torch.tensor(counts), 0)
     block = task.network.initial()
     try:
         with warnings.catch_warnings():

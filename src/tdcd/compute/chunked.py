@@ -39,7 +39,7 @@ class Chunk:
     real: Tensor | None
     """Which places are rows and not padding, shape (G, n); nothing when all are."""
     counts: Tensor
-    """Rows of each client, shape (G,)."""
+    """Rows of each client, shape (G,), in the main memory."""
 
 
 class Chunked(ABC):
@@ -100,7 +100,7 @@ class Chunked(ABC):
 
         def one(chunk: Chunk) -> Mean:
             chosen = rows[chunk.places]
-            counts = chunk.counts.unsqueeze(1).to(others.dtype)
+            counts = chunk.counts.unsqueeze(1).to(others)
             share = (1 / counts).expand(chunk.places.shape) if chunk.real is None else chunk.real / counts
             with blame(task, chunk.clients, "the local steps"):
                 new = self.descend_chunk(
@@ -129,7 +129,9 @@ class Chunked(ABC):
             else:
                 real = offsets < counts[part, None]
                 places = starts[part, None] + offsets * real
-            yield Chunk(clients[part].tolist(), places, real, counts[part])
+            device = self._task.features.device
+            real = real if real is None else real.to(device)
+            yield Chunk(clients[part].tolist(), places.to(device), real, counts[part])
 
     def _bounds(self, counts: Tensor) -> Iterator[tuple[int, int]]:
         """Yield the first and last client of each chunk, given the clients' rows in ascending order."""

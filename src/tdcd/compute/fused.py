@@ -70,10 +70,17 @@ class Fused:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
+        return self._embedded(block, self._features, shards.samples)
+
+    def embed_whole(self, block: Block, features: Tensor) -> Tensor:
+        """Embed any rows (M, …): (M, E). These networks are the same in training and evaluation."""
+        return self._embedded(block, features.contiguous(), torch.arange(len(features)))
+
+    def _embedded(self, block: Block, features: Tensor, samples: Tensor) -> Tensor:
         weights, kept = self._weights(block)
-        out = self._features.new_empty(len(shards.samples), self._task.width)
+        out = features.new_empty(len(samples), self._task.width)
         self._embed(
-            self._numbers, weights, _at(self._features), _at(shards.samples), ctypes.c_int64(len(out)),
+            self._numbers, weights, _at(features), _at(samples), ctypes.c_int64(len(out)),
             ctypes.c_int(self._task.width), _at(out), ctypes.c_int(self.threads),
         )  # fmt: skip
         del kept

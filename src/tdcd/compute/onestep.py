@@ -58,7 +58,7 @@ class OneStep:
                 losses = task.objective.losses(embedding + stale[index], task.labels[rows[index]])
                 return gradient_of((losses * shared[index]).sum(), self._theta)
 
-        decay = task.steps.weight_decay and task.steps.weight_decay * float(share.sum())
+        decay = task.steps.weight_decay * active(task, shards)
         new = {name: tensor * (1 - round_.rate * decay) if decay else tensor.clone() for name, tensor in block.items()}
         for found in self._workers.stream(piece, range(len(rows))):
             for name, g in found.items():
@@ -77,6 +77,11 @@ class OneStep:
 def one_step(steps: LocalSteps) -> bool:
     """Tell whether the local steps are a single one without clipping (momentum needs a second step to matter)."""
     return steps.count == 1 and steps.clip_norm is None
+
+
+def active(task: SiloTask, shards: Shards) -> float:
+    """Return what the clients with rows in the batch weigh together in the hub's average."""
+    return len(shards.clients) / (len(shards.clients) + shards.idle) if task.averaging == "uniform" else 1.0
 
 
 def shares(task: SiloTask, shards: Shards, like: Tensor) -> Tensor:

@@ -21,8 +21,11 @@ class Network:
     The module given is copied, never changed; its weights are the initial block.
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> None:
-        self.module = copy.deepcopy(module).to(dtype).train()
+    def __init__(
+        self, module: nn.Module, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        self.module = copy.deepcopy(module).to(device, dtype).train()
+        self.device = torch.device(device)
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         self.buffers = tuple(name for name in self.initial() if name not in self.trainable)
         """Everything that gradient steps leave alone: running statistics, frozen weights."""

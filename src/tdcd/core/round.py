@@ -65,6 +65,15 @@ def communication_round(
     return each(lambda j: silos[j].descend(others[j]), silos)
 
 
+def summed(embeddings: Mapping[str, Tensor]) -> Tensor:
+    """Return Σ_j Φ_j, the scores. Silos are added in the order of their names, so that all hubs agree to the bit."""
+    first, *others = sorted(embeddings)
+    total = embeddings[first].clone()
+    for other in others:
+        total += embeddings[other]
+    return total
+
+
 def sum_of_others(embeddings: Mapping[str, Tensor], silo: str) -> Tensor:
     """Return Φ_{-j} (line 18). Silos are added in the order of their names, so that all hubs agree to the bit."""
     total = torch.zeros_like(embeddings[silo])

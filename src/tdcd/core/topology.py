@@ -24,6 +24,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: torch.device) -> "Samples":
+        """Return the samples on a device."""
+        return Samples({silo: rows.to(device) for silo, rows in self.features.items()}, self.labels.to(device))
+
     def only(self, silo: str) -> "Samples":
         """Return what one silo has by itself."""
         return Samples({silo: self.features[silo]}, self.labels)
@@ -45,7 +49,10 @@ class Roster:
 
 @dataclass(frozen=True)
 class Shards:
-    """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 21."""
+    """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 21.
+
+    Rows are told where the silo's features lie; clients and counts stay in the main memory, where rounds are planned.
+    """
 
     order: Tensor
     """Positions in the batch, grouped by client in roster order, ascending within each; shape (B,)."""
@@ -71,10 +78,10 @@ class Shards:
             start += count
 
 
-def deal(batch: Tensor, roster: Roster) -> Shards:
+def deal(batch: Tensor, roster: Roster, device: torch.device | str = "cpu") -> Shards:
     """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
     bits = len(batch).bit_length()
     keys = np.sort(roster.owner[batch].numpy() << bits | np.arange(len(batch)))  # by owner, then by place
     order = torch.from_numpy(keys & (1 << bits) - 1)
     clients, counts = torch.unique_consecutive(torch.from_numpy(keys >> bits), return_counts=True)
-    return Shards(order, batch[order], clients, counts, len(roster.clients) - len(clients))
+    return Shards(order.to(device), batch[order].to(device), clients, counts, len(roster.clients) - len(clients))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from torch import Tensor
+
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 
@@ -16,3 +18,6 @@ class Engine(Protocol):
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """Run one communication round from these blocks and return the new ones; nothing given is changed."""
+
+    def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
+        """Return the global model's scores (M, E) of any rows, networks in evaluation mode."""

@@ -17,10 +17,12 @@ from tdcd.compute import (
     make,
     torch_threads,
 )
+from tdcd.compute.fused import Fused
+from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Block, Blocks
-from tdcd.core.round import Round, communication_round, sum_of_others
+from tdcd.core.round import Round, communication_round, sum_of_others, summed
 from tdcd.core.task import SiloTask
-from tdcd.core.topology import Roster, Shards, deal
+from tdcd.core.topology import Shards, deal
 
 T = TypeVar("T")
 
@@ -28,15 +30,19 @@ T = TypeVar("T")
 class LocalClients:
     """A hub's clients as a group in memory."""
 
-    def __init__(self, roster: Roster, compute: Compute) -> None:
-        self._roster = roster
-        self._compute = compute
+    def __init__(self, task: SiloTask, compute: Compute, workers: Workers) -> None:
+        self._task, self._compute, self._workers = task, compute, workers
         self._open: tuple[Block, Round, Shards] | None = None
+        self._known: tuple[Block, Tensor] | None = None
+        """A block and its embeddings of all training rows, from an evaluation: the next exchange needs some of them."""
 
     def embed(self, block: Block, round_: Round) -> Tensor:
         """See Clients."""
-        shards = deal(round_.batch, self._roster)
+        shards = deal(round_.batch, self._task.roster, self._task.features.device)
         self._open = block, round_, shards
+        known, self._known = self._known, None
+        if known and known[0] is block:
+            return known[1][round_.batch]
         grouped = self._compute.embed(block, round_, shards)
         return torch.empty_like(grouped).index_copy_(0, shards.order, grouped)
 
@@ -46,6 +52,15 @@ class LocalClients:
         block, round_, shards = self._open
         self._open = None
         return self._compute.descend(block, round_, shards, others[shards.order]).result()
+
+    def embed_whole(self, block: Block, features: Tensor) -> Tensor:
+        """Embed any rows for an evaluation."""
+        if isinstance(self._compute, Fused):
+            embedding = self._compute.embed_whole(block, features)
+            if features is self._task.features:
+                self._known = block, embedding
+            return embedding
+        return embed_whole(self._task.silo, self._task.network, block, features, self._workers)
 
 
 class LocalPeers:
@@ -65,6 +80,8 @@ class LocalEngine:
     """
 
     def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
+        if any(task.features.device.type != "cpu" for task in tasks.values()):
+            workers = 1  # the device has enough to do
         chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
         drawing = any(draws(task) for task in tasks.values())
         gains = not drawing and any(gains_by_workers(tasks[silo], name, workers) for silo, (name, _) in chosen.items())
@@ -75,7 +92,7 @@ class LocalEngine:
         self._torch_threads = workers if drawing and any(map(heavy, tasks.values())) else 1
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {
-            silo: LocalClients(task.roster, make(task, chosen[silo][0], shared, threads))
+            silo: LocalClients(task, make(task, chosen[silo][0], shared, threads), shared)
             for silo, task in tasks.items()
         }
         self._peers = LocalPeers()
@@ -84,6 +101,11 @@ class LocalEngine:
         """See Engine."""
         with torch_threads(self._torch_threads):
             return communication_round(blocks, round_, self._silos, self._peers, self._each)
+
+    def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
+        """See Engine."""
+        with torch_threads(self._torch_threads):
+            return summed(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
 
     def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
         names = list(silos)

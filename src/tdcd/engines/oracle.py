@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
-import torch
+from torch import Tensor
 
+from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
-from tdcd.core.round import Round
+from tdcd.core.round import Round, summed
+from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.errors import ModelError
 
@@ -16,12 +18,19 @@ class OracleEngine:
 
     def __init__(self, tasks: Mapping[str, SiloTask]) -> None:
         self._tasks = tasks
+        self._device = next(iter(tasks.values())).features.device
         self.paths = dict.fromkeys(tasks, "oracle (sample by sample, as in the pseudocode)")
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
         try:
-            with torch.random.fork_rng(devices=[]):
+            with borrowed_stream(self._device):
                 return oracle_round(blocks, round_, self._tasks)
         except Exception as error:
             raise ModelError(f"a network failed in round {round_.number}: {type(error).__name__}: {error}") from error
+
+    def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
+        """See Engine."""
+        return summed(
+            {silo: embed_whole(silo, task.network, blocks[silo], features[silo]) for silo, task in self._tasks.items()}
+        )

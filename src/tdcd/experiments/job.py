@@ -54,7 +54,9 @@ class Job(Strict):
     compute: ComputeName = "auto"
     """How the local engine computes a silo's clients."""
     workers: Count | None = None
-    """Threads that share the work; default: as many as it is worth. The numbers do not depend on it."""
+    """Threads that may share the work; default: one for each core. The numbers do not depend on it."""
+    device: str = "cpu"
+    """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
     baselines: list[Literal["alone"]] = []
     """What to train for comparison: "alone" trains each silo by itself with the same settings."""
     data: Data

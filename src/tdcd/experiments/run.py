@@ -65,6 +65,7 @@ def run_job(
             engine=job.engine,
             compute=job.compute,
             workers=job.workers,
+            device=job.device,
             directory=path,
             resume=resume,
             job=job.as_table(),

@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels."""
+    scores, labels = scores.cpu(), labels.cpu()
     found = {"loss": float(objective.losses(scores.double(), _double(labels)).mean())}
     y = labels.numpy()
     predicted = objective.predictions(scores).numpy()

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
+from tdcd.core.round import summed
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, listed
-from tdcd.training.evaluation import scores
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
 
@@ -78,7 +79,11 @@ class Result:
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
-        return scores(self.networks, self.blocks, tensors)
+        found = {
+            silo: embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
+            for silo, network in self.networks.items()
+        }
+        return summed(found).cpu()
 
     def predict(self, features: Mapping[str, ArrayLike]) -> Tensor:
         """Return the predicted classes (M,), or values (M, E) for a regression."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, shown, to_tensor
@@ -34,7 +35,9 @@ class Setup:
     """Each silo's network in a few words."""
 
 
-def prepare(federation: Federation, models: Models, settings: Settings, test: Samples | None) -> Setup:
+def prepare(
+    federation: Federation, models: Models, settings: Settings, test: Samples | None, device: torch.device
+) -> Setup:
     """Fit networks, features and labels together.
 
     Raises:
@@ -58,8 +61,9 @@ def prepare(federation: Federation, models: Models, settings: Settings, test: Sa
             "the embeddings are added up, so every silo's network must end in the same number of outputs"
         )
     width = next(iter(widths.values()))
-    train = _labelled(train, width, settings)
-    test = _labelled(test, width, settings) if test else None
+    train = _labelled(train, width, settings).to(device)
+    test = _labelled(test, width, settings).to(device) if test else None
+    networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
     tasks = {
         silo: SiloTask(
             silo=silo,
@@ -122,7 +126,7 @@ def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) 
                     f"the network's has {tuple(tensor.shape)}"
                 )
         result[silo] = {
-            name: blocks[silo][name].detach().to(tensor.dtype).clone(memory_format=torch.contiguous_format)
+            name: blocks[silo][name].detach().to(tensor).clone(memory_format=torch.contiguous_format)
             for name, tensor in own.items()
         }
     return result
@@ -159,7 +163,7 @@ def _width(silo: str, network: Network, rows: Tensor) -> int:
     """Embed two rows to see that the network works; return how wide its embedding is."""
     some = rows[:2]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), borrowed_stream(rows.device):
             embedding = network(network.initial(), some, training=False)
     except Exception as error:
         hint = ""

@@ -22,7 +22,6 @@ from tdcd.data.federation import Federation
 from tdcd.engines import Engine, LocalEngine, OracleEngine
 from tdcd.errors import DataError, DivergedError, JobError, RunError, listed, nearest
 from tdcd.training.directory import RunDirectory
-from tdcd.training.evaluation import scores
 from tdcd.training.metrics import measure
 from tdcd.training.result import Evaluation, Result
 from tdcd.training.settings import Settings
@@ -63,6 +62,7 @@ def train(
     engine: EngineName = "local",
     compute: ComputeName = "auto",
     workers: int | None = None,
+    device: str = "cpu",
     directory: Path | str | None = None,
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
@@ -80,6 +80,7 @@ def train(
         engine: "local", or "oracle" for the slow pseudocode.
         compute: How the local engine computes clients: "auto", "one-step", "kernel", "layers", "stacked", "loop".
         workers: Threads that may share the work; default: one for each core. The numbers do not depend on it.
+        device: Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card.
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
@@ -90,7 +91,7 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, test, directory, resume, observer, workers)
-    setup = prepare(federation, models, settings, test)
+    setup = prepare(federation, models, settings, test, _device(device))
     training = _Training(
         setup=setup,
         settings=settings,
@@ -101,7 +102,8 @@ def train(
     )
     with ExitStack() as stack:
         if directory is not None:
-            job = job or {"engine": engine, "compute": compute, "training": settings.model_dump(exclude_none=True)}
+            given = {"engine": engine, "compute": compute, "device": device}
+            job = job or given | {"training": settings.model_dump(exclude_none=True)}
             training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
             training.inputs = _fingerprints(federation, training, batches)
             training.go_on(description(federation, setup, settings, training.engine))
@@ -212,7 +214,7 @@ class _Training:
         self.observer.evaluated(found)
 
     def _measured(self, samples: Samples) -> dict[str, float]:
-        found = scores(self.setup.networks, self.state.blocks, samples.features)
+        found = self.engine.scores(self.state.blocks, samples.features)
         if not torch.isfinite(found).all():
             return {"loss": float("nan")}
         return measure(self.settings.objective, found, samples.labels)
@@ -305,6 +307,21 @@ def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) 
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
     return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
+
+
+def _device(name: str) -> torch.device:
+    """Return a device that this machine has."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise JobError(f'device: {shown(name)} is not known; use "cpu", "cuda" or "cuda:1"') from error
+    if device.type not in ("cpu", "cuda"):
+        raise JobError(f'device: "{name}" is not supported; use "cpu", "cuda" or "cuda:1"')
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= cards:
+        has = f"this machine has {cards}" if cards else "torch finds no CUDA device on this machine"
+        raise JobError(f'device: "{name}" cannot be had: {has}; use device = "cpu"')
+    return device
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:

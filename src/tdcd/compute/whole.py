@@ -1,0 +1,33 @@
+"""A silo's network on whole data sets, in pieces so that memory stays flat."""
+
+import torch
+from torch import Tensor
+
+from tdcd.compute.workers import ALONE, Workers
+from tdcd.core.network import Block, Network
+from tdcd.core.streams import borrowed_stream
+from tdcd.errors import ModelError
+
+PIECE = 1024
+"""Rows embedded at a time."""
+
+
+def embed_whole(silo: str, network: Network, block: Block, features: Tensor, workers: Workers = ALONE) -> Tensor:
+    """Return the embeddings (M, E) of all rows, with the network in evaluation mode.
+
+    Changes nothing: buffers that a module writes to, and the random numbers of one that draws, are put back.
+    """
+
+    def piece(rows: Tensor) -> Tensor:
+        own = block | {name: block[name].clone() for name in network.buffers}
+        with torch.no_grad():
+            return network(own, rows, training=False)
+
+    try:
+        with borrowed_stream(features.device):
+            return torch.cat(workers.map(piece, torch.split(features, PIECE)))
+    except Exception as error:
+        raise ModelError(
+            f"silo '{silo}': its network fails on rows of shape {tuple(features.shape[1:])}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
