@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tdcd.core.network import Block, Blocks
+from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -24,8 +24,8 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
         shards[silo] = list(torch.split(order, counts))
         module = task.network.module
         with torch.no_grad():
-            for name, p in module.named_parameters():
-                p.copy_(blocks[silo][name])
+            for name, tensor in named_tensors(module):
+                tensor.copy_(blocks[silo][name])
             phi[silo] = torch.empty(len(batch), task.width, dtype=task.features.dtype)
             for rows in shards[silo]:
                 if len(rows):
@@ -36,8 +36,9 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
     for silo, task in tasks.items():
         module = task.network.module
         parameters: list[Tensor] = list(module.parameters())
-        start = [blocks[silo][name] for name, _ in module.named_parameters()]
-        sums = [torch.zeros_like(p) for p in parameters]
+        everything = [tensor for _, tensor in named_tensors(module)]  # also running statistics
+        start = [blocks[silo][name] for name, _ in named_tensors(module)]
+        sums = [torch.zeros_like(tensor) for tensor in everything]
         others = total - phi[silo]
         for rows in shards[silo]:
             if not len(rows):
@@ -45,7 +46,7 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
                 continue
             x, y, stale = task.features[batch[rows]], task.labels[batch[rows]], others[rows]
             with torch.no_grad():
-                torch._foreach_copy_(parameters, start)
+                torch._foreach_copy_(everything, start)
             for _ in range(task.steps.count):
                 scores = module(x) + stale
                 if isinstance(task.objective, BinaryCrossEntropy):
@@ -56,7 +57,7 @@ def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) ->
                 with torch.no_grad():
                     torch._foreach_add_(parameters, gradient, alpha=-rate)
             with torch.no_grad():
-                torch._foreach_add_(sums, parameters)
-        torch._foreach_div_(sums, len(task.roster.clients))
-        result[silo] = dict(zip((name for name, _ in module.named_parameters()), sums, strict=True))
+                torch._foreach_add_(sums, everything)
+        means = [total / len(task.roster.clients) for total in sums]
+        result[silo] = dict(zip((name for name, _ in named_tensors(module)), means, strict=True))
     return result

@@ -1,37 +1,61 @@
 """Measure whole rounds of the local engine against the plain loop on one thread, interleaved in one run.
 
-    python benchmarks/run.py [WORKLOAD …] [--repeats N]
+    python benchmarks/run.py [--only main|paths|others|sweep|growth …] [--repeats N] [--seconds S]
 
-Prints a table and writes benchmarks/RESULTS.md with the machine and the date.
+Prints tables and writes benchmarks/RESULTS.md and benchmarks/growth.svg with the machine and the date. What is left out
+by --only stays as it is in RESULTS.md.
 """
 
 import argparse
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
+import growth
+from arithmetic import product_rate, round_flops
 from plain import plain_round
-from tdcd.compute import cores
+from tdcd.compute import ComputeName, cores
+from tdcd.core.network import Blocks
 from tdcd.engines import LocalEngine
+from tdcd.errors import ModelError
 from tdcd.training.environment import environment
-from workloads import Workload, workload
+from workloads import OTHERS, Workload, workload
 
-WORKLOADS: dict[str, dict[str, Any]] = {
+HERE = Path(__file__).parent
+MAIN: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
-    "mlp": {"kind": "mlp"},
+    "mlp 2×128": {"kind": "mlp"},
     "lstm, K=20": {"kind": "lstm", "clients": 20},
     "lstm, K=50": {"kind": "lstm"},
     "cnn on 8×8": {"kind": "cnn-8x8"},
+    "cnn on 32×16": {"kind": "cnn-32x16"},
+    "cnn with batch norm on 8×8": {"kind": "cnn-batchnorm"},
+    "resnet18 on 32×16, N=2, K=10, batch 200": {"kind": "resnet18", "silos": 2, "clients": 10, "batch": 200},
     "linear, Q=1": {"kind": "linear", "local_steps": 1},
-    "mlp, Q=1": {"kind": "mlp", "local_steps": 1},
+    "mlp 2×128, Q=1": {"kind": "mlp", "local_steps": 1},
     "lstm, Q=1": {"kind": "lstm", "local_steps": 1},
-    "linear, K=100,000": {"kind": "linear", "silos": 1, "clients": 100_000, "samples": 200_000},
 }
+PATHS = {name: MAIN[name] for name in ("linear", "mlp 2×128", "lstm, K=50", "cnn on 8×8", "linear, Q=1", "lstm, Q=1")}
+SWEPT: dict[str, dict[str, Any]] = {
+    "linear": {"kind": "linear"},
+    "mlp 2×128": {"kind": "mlp"},
+    "lstm": {"kind": "lstm"},
+    "cnn on 8×8": {"kind": "cnn-8x8"},
+    "resnet18 of width 8, batch 200": {"kind": "narrow resnet18", "batch": 200},
+}
+SWEEP: dict[str, dict[str, Any]] = {
+    "K=10": {"clients": 10}, "K=50": {"clients": 50}, "K=200": {"clients": 200},
+    "Q=1": {"local_steps": 1}, "Q=30": {"local_steps": 30}, "N=1": {"silos": 1}, "N=16": {"silos": 16},
+}  # fmt: skip
+
+Table = Iterator[list[str]]
+Ways = dict[str, Callable[[], object]]
 
 
 def seconds(function: Callable[[], object], least: float = 0.1) -> float:
@@ -43,48 +67,159 @@ def seconds(function: Callable[[], object], least: float = 0.1) -> float:
     return passed / calls
 
 
-def measure(name: str, made: Workload, repeats: int) -> list[str]:
-    """Return a row of the table."""
-    engine = LocalEngine(made.tasks, workers=cores())
-    ways: dict[str, Callable[[], Any]] = {
-        "plain": lambda: plain_round(made.blocks, made.round, made.tasks),
-        "ours": lambda: engine.round(made.blocks, made.round),
-    }
-    one, two = (way() for way in ways.values())
-    apart = max(float((one[s][n] - two[s][n]).abs().max()) for s in one for n in one[s])
+def medians(
+    ways: dict[str, Callable[[], object]], options: argparse.Namespace, repeats: int | None = None
+) -> list[float]:
+    """Return each way's median, measured in turn; slow ones less often, but once at least."""
     times: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(repeats):
+    start = time.perf_counter()
+    for _ in range(repeats or options.repeats):
         for way, function in ways.items():
             times[way].append(seconds(function))
-    plain, ours = (statistics.median(times[way]) for way in ways)
-    path = next(iter(engine.paths.values())).split(" ")[0]
-    return [name, f"{1e3 * plain:.1f}", f"{1e3 * ours:.1f}", f"{plain / ours:.1f}×", path, f"{apart:.0e}"]
+        if time.perf_counter() - start > options.seconds:
+            break
+    return [statistics.median(found) for found in times.values()]
+
+
+def plain(made: Workload) -> Callable[[], Blocks]:
+    """Return a round by the plain loop."""
+    return lambda: plain_round(made.blocks, made.round, made.tasks)
+
+
+def ours(made: Workload, compute: ComputeName = "auto") -> tuple[Callable[[], Blocks], str]:
+    """Return a round by the local engine with all cores, and the path it takes; the first, warming round is done."""
+    engine = LocalEngine(made.tasks, compute, workers=cores())
+    engine.round(made.blocks, made.round)
+    return lambda: engine.round(made.blocks, made.round), next(iter(engine.paths.values())).split(" (")[0]
+
+
+def main_table(options: argparse.Namespace) -> Table:
+    """Compare the paths that are chosen by themselves."""
+    yield ["workload", "plain loop, ms", "tdcd, ms", "ratio", "path", "limit, ms", "of the limit", "largest difference"]
+    rate = product_rate(cores())
+    for name, shape in MAIN.items():
+        made = workload(**shape)
+        way, path = ours(made)
+        slow, fast = medians({"plain": plain(made), "ours": way}, options)
+        limit = round_flops(made) / rate
+        apart = "" if "batch norm" in name or "resnet" in name else f"{difference(plain(made)(), way()):.0e}"
+        yield [
+            name, f"{1e3 * slow:.1f}", f"{1e3 * fast:.1f}", f"{slow / fast:.1f}×", path, f"{1e3 * limit:.2f}",
+            f"{limit / fast:.0%}", apart,
+        ]  # fmt: skip
+
+
+def difference(one: Blocks, two: Blocks) -> float:
+    """Return the largest difference of any weight."""
+    return max(float((one[silo][name] - two[silo][name]).abs().max()) for silo in one for name in one[silo])
+
+
+def paths_table(options: argparse.Namespace) -> Table:
+    """Compare every path that can compute a workload."""
+    names = [name for name in get_args(ComputeName) if name != "auto"]
+    yield ["workload", *names]
+    for name, shape in PATHS.items():
+        made = workload(**shape)
+        ways: Ways = {"plain": plain(made)}
+        for path in names:
+            try:
+                ways[path] = ours(made, path)[0]
+            except ModelError:
+                continue  # not for this network
+        found = dict(zip(ways, medians(ways, options, 3), strict=True))
+        yield [name, *(f"{found['plain'] / found[path]:.1f}×" if path in found else "–" for path in names)]
+
+
+def others_table(options: argparse.Namespace) -> Table:
+    """Compare modules that no path is made for."""
+    yield ["module, N=2, K=20, Q=3, batch 1000", "plain loop, ms", "tdcd, ms", "ratio", "path"]
+    for name in OTHERS:
+        made = workload(name, silos=2, clients=20, local_steps=3, batch=1000)
+        way, path = ours(made)
+        slow, fast = medians({"plain": plain(made), "ours": way}, options)
+        yield [name, f"{1e3 * slow:.1f}", f"{1e3 * fast:.1f}", f"{slow / fast:.2f}×", path]
+
+
+def sweep_table(options: argparse.Namespace) -> Table:
+    """Compare numbers of clients, steps and silos."""
+    yield ["ratio (tdcd, ms)", *SWEEP]
+    for name, shape in SWEPT.items():
+        cells = []
+        for change in SWEEP.values():
+            made = workload(**{"silos": 4, "clients": 50, "local_steps": 10, **shape, **change})
+            way, _ = ours(made)
+            slow, fast = medians({"plain": plain(made), "ours": way}, options, 2)
+            cells.append(f"{slow / fast:.1f}× ({1e3 * fast:.1f})")
+        yield [name, *cells]
+
+
+def growth_table(_: argparse.Namespace) -> Table:
+    """Measure and draw how time and memory grow with the number of clients."""
+    yield ["K", "batch", "tdcd, ms", "plain loop, ms", "MB above the data"]
+    points = growth.measured()
+    for p in points:
+        yield [
+            f"{p['clients']:,}", f"{p['batch']:,}", f"{1e3 * p['seconds']:.2f}", f"{1e3 * p['plain']:.0f}",
+            f"{p['bytes'] / 2**20:.1f}",
+        ]  # fmt: skip
+    growth.draw(points, HERE / "growth.svg")
+
+
+SECTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Table], str]] = {
+    "main": (
+        "The workloads",
+        main_table,
+        """N=4, K=50, Q=10, batch 2000 unless said. The limit is what the round's matrix products would take at the rate
+of one large product on all cores; nothing else of a round (planning, gathering, activations, averaging) is in it.""",
+    ),
+    "paths": ("Every path", paths_table, "Ratios to the plain loop; – where the path is not for the network."),
+    "others": ("Any other module", others_table, ""),
+    "sweep": ("Clients, steps and silos", sweep_table, "N=4, K=50, Q=10, batch 2000 except for what the column says."),
+    "growth": (
+        "Many clients",
+        growth_table,
+        "One silo of linear models, 25 features, 200,000 samples (20 MB).\n\n![How time and memory grow](growth.svg)",
+    ),
+}
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), help=f"of: {'; '.join(WORKLOADS)}")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60, help="stop repeating a workload after so long")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    header = ["workload", "plain loop, ms", "tdcd, ms", "ratio", "path", "largest difference"]
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    print("\n".join(lines), flush=True)
-    for name in options.workloads:
-        lines.append("| " + " | ".join(measure(name, workload(**WORKLOADS[name]), options.repeats)) + " |")
-        print(lines[-1], flush=True)
-    machine = environment()
-    text = f"""# Measured speed
+    path = HERE / "RESULTS.md"
+    old = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", path.read_text() if path.exists() else "", re.M | re.S))
+    for key in options.only:
+        title, make, note = SECTIONS[key]
+        print(f"\n{title}", flush=True)
+        lines = []
+        for row in make(options):
+            lines.append("| " + " | ".join(row) + " |")
+            print(lines[-1], flush=True)
+        lines.insert(1, "|" + "---|" * (lines[0].count("|") - 1))
+        old[title] = "\n" + "\n\n".join(filter(None, (note, signed()))) + "\n\n" + "\n".join(lines) + "\n\n"
+        path.write_text(HEAD + "".join(f"\n## {t}\n{old[t].rstrip()}\n" for t, *_ in SECTIONS.values() if t in old))
 
-Whole rounds (deal, embed, exchange, Q steps, average), float32, against the plain loop (`plain.py`) on one thread in
-the same run, interleaved; median of {options.repeats}. N=4, K=50, Q=10, batch 2000 unless said; K=100,000 has one silo.
-Made by `make bench`. The plain loop adds up its clients in float32, which shows as its difference at K=100,000.
 
-{machine["processor"]}, {machine["cores"]} cores; torch {machine["packages"]["torch"]}; {datetime.now(UTC):%Y-%m-%d}.
+HEAD = """# Measured speed
 
+Whole rounds (plan, embed, exchange, Q steps, average) in float32 with all cores, against the plain loop (`plain.py`) on
+one thread in the same run, interleaved, each round after others like it; medians. Made by `make bench`. Other programs
+share the machine: ratios of one row vary by a quarter from run to run, single times by more.
 """
-    Path(__file__).with_name("RESULTS.md").write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def signed() -> str:
+    """Return the machine and the date."""
+    machine = environment()
+    return (
+        f"{machine['processor']}, {cores()} cores, {product_rate(cores()) / 1e9:.0f} GF/s in one large product; "
+        f"torch {machine['packages']['torch']}; {datetime.now(UTC):%Y-%m-%d}."
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One client after another: works for every module, and is what all other paths fall back on."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -51,8 +51,8 @@ class Loop:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
-        task, rows = self._task, shards.samples
-        share = self._per_row is not None and self._per_row * len(rows) <= KEPT
+        task, rows_of = self._task, self._gathered(shards)
+        share = self._per_row is not None and self._per_row * len(shards.samples) <= KEPT
         loading = object()  # replicas are loaded once a round: embedding leaves their weights alone
 
         def one(shard: tuple[int, slice]) -> Tensor:
@@ -60,8 +60,9 @@ class Loop:
             with blame(task, [client], "the forward pass"), torch.set_grad_enabled(share):
                 replica = self._lent(self._embedding)
                 replica.load(block, loading)
+                replica.copy_buffers(block)
                 self._seed(round_, client)
-                x = task.features[rows[part]]
+                x = rows_of(part)
                 embedding = checked(replica.module(x), len(x), task)
                 if share:
                     stream = stream_state(self._device) if self._draws else []
@@ -75,15 +76,19 @@ class Loop:
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self._task, shards.samples
+        task, rows_of, labels = self._task, self._gathered(shards), self._task.labels[shards.samples]
 
         def one(shard: tuple[int, slice]) -> tuple[Replica, int]:
             client, part = shard
             with blame(task, [client], "the local steps"):
                 replica = self._lent(self._descending)
                 replica.load(block)
+                if client in self._first:
+                    replica.set_buffers(self._first[client].buffers)
+                else:
+                    replica.copy_buffers(block)
                 self._seed(round_, client)
-                x, y, stale = task.features[rows[part]], task.labels[rows[part]], others[part]
+                x, y, stale = rows_of(part), labels[part], others[part]
 
                 def gradient(now: Block) -> Block:
                     first = self._first.pop(client, None)
@@ -91,7 +96,6 @@ class Loop:
                         embedding, weights = replica.module(x), now
                     else:
                         embedding, weights = first.embedding, first.weights
-                        replica.set_buffers(first.buffers)
                         if self._draws:
                             set_stream(self._device, first.stream)
                     return gradient_of(task.objective.loss(embedding + stale, y), weights)
@@ -106,6 +110,14 @@ class Loop:
                 self._descending.put(replica)
         self._first = {}
         return mean
+
+    def _gathered(self, shards: Shards) -> Callable[[slice], Tensor]:
+        """Return what gives a client its rows: gathered for all clients at once, if there is memory for them."""
+        features, samples = self._task.features, shards.samples
+        if features[0].nbytes * len(samples) > KEPT:
+            return lambda part: features[samples[part]]
+        gathered = features[samples]
+        return lambda part: gathered[part]
 
     def _lent(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:
@@ -140,11 +152,14 @@ class Replica:
         self._loading: object = None
 
     def load(self, block: Block, loading: object = None) -> None:
-        """Take over a block's buffers, and its weights unless they were taken over in the same ``loading``."""
+        """Take over a block's weights, unless that was done in the same ``loading``."""
         if self._parameters and (loading is None or self._loading is not loading):
             with torch.no_grad():
                 torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
             self._loading = loading
+
+    def copy_buffers(self, block: Block) -> None:
+        """Take over a block's buffers as copies that the module may write to."""
         for home, key, name in self._places:
             home[key] = block[name].clone()
 

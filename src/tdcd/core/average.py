@@ -25,8 +25,7 @@ class Mean:
 
     def add(self, block: Block, weight: float) -> None:
         """Add one block."""
-        for name, tensor in block.items():
-            self._sum[name].add_(tensor, alpha=weight)
+        torch._foreach_add_([self._sum[name] for name in block], list(block.values()), alpha=weight)
         self._weight += weight
 
     def add_stack(self, stack: Block, weights: Tensor) -> None:
