@@ -8,36 +8,41 @@ from torch import Tensor, nn
 from workloads import Workload
 
 
-def forward_flops(module: nn.Module, rows: Tensor) -> float:
-    """Return the floating-point operations of the matrix products in a forward pass of one row."""
-    total = 0.0
+def forward_flops(module: nn.Module, rows: Tensor) -> tuple[float, float]:
+    """Return the operations of the matrix products in a forward pass of one row.
+
+    All of them, and those on the row itself: it has no gradient.
+    """
+    found: list[tuple[float, float]] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        nonlocal total
         if isinstance(layer, nn.Linear):
-            total += 2 * layer.in_features * inputs[0].numel() / layer.in_features * layer.out_features
+            whole = 2.0 * inputs[0].numel() * layer.out_features
+            found.append((whole, whole))
         elif isinstance(layer, nn.Conv1d | nn.Conv2d):
             assert isinstance(output, Tensor)  # noqa: S101
-            total += 2 * layer.weight[0].numel() * output.numel()
+            whole = 2.0 * layer.weight[0].numel() * output.numel()
+            found.append((whole, whole))
         elif isinstance(layer, nn.RNNBase):
-            weights = sum(w.numel() for name, w in layer.named_parameters() if "weight" in name)
-            total += 2 * weights * inputs[0].shape[0] * inputs[0].shape[1]
+            per_number = 2.0 * inputs[0].shape[0] * inputs[0].shape[1]
+            weights = {name: per_number * w.numel() for name, w in layer.named_parameters() if "weight" in name}
+            found.append((sum(weights.values()), weights["weight_ih_l0"]))
 
     hooks = [layer.register_forward_hook(count) for layer in module.modules()]
     with torch.no_grad():
         module(rows)
     for hook in hooks:
         hook.remove()
-    return total / len(rows)
+    return sum(whole for whole, _ in found) / len(rows), found[0][1] / len(rows)
 
 
 def round_flops(made: Workload) -> float:
-    """Return those of a whole round: a forward pass for the exchange, forward and twice back for each local step."""
-    rows = len(made.round.batch)
-    return sum(
-        forward_flops(task.network.module, task.features[:2]) * rows * (1 + 3 * task.steps.count)
-        for task in made.tasks.values()
-    )
+    """Return those of a round: forward for the exchange; forward and back, to weights and inputs, in each step."""
+    total = 0.0
+    for task in made.tasks.values():
+        whole, first = forward_flops(task.network.module, task.features[:2])
+        total += len(made.round.batch) * (whole + task.steps.count * (3 * whole - first))
+    return total
 
 
 def product_rate(threads: int, size: int = 2048) -> float:
@@ -46,7 +51,7 @@ def product_rate(threads: int, size: int = 2048) -> float:
     torch.set_num_threads(threads)
     a, b = torch.randn(size, size), torch.randn(size, size)
     best = float("inf")
-    for _ in range(12):
+    for _ in range(30):
         start = time.perf_counter()
         a @ b
         best = min(best, time.perf_counter() - start)

@@ -47,7 +47,13 @@ SWEPT: dict[str, dict[str, Any]] = {
     "mlp 2×128": {"kind": "mlp"},
     "lstm": {"kind": "lstm"},
     "cnn on 8×8": {"kind": "cnn-8x8"},
-    "resnet18 of width 8, batch 200": {"kind": "narrow resnet18", "batch": 200},
+    "resnet18 of width 8, from N=2, K=10, Q=2, batch 100": {
+        "kind": "narrow resnet18",
+        "silos": 2,
+        "clients": 10,
+        "local_steps": 2,
+        "batch": 100,
+    },
 }
 SWEEP: dict[str, dict[str, Any]] = {
     "K=10": {"clients": 10}, "K=50": {"clients": 50}, "K=200": {"clients": 200},

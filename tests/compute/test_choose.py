@@ -28,6 +28,12 @@ def test_what_auto_chooses(kind: str, path: str) -> None:
     assert choose(made.tasks["silo-0"])[1].startswith(path)
 
 
+def test_small_images_of_many_clients_are_stacked() -> None:
+    steps = LocalSteps(2, momentum=0.5)
+    assert choose(problem(["cnn"], [24], samples=60, steps=steps).tasks["silo-0"])[0] == "stacked"
+    assert choose(problem(["cnn"], [4], samples=60, steps=steps).tasks["silo-0"])[0] == "loop"
+
+
 def test_dense_layers_go_to_the_kernel_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem(["mlp"], [3]).tasks["silo-0"]
     assert choose(task)[1].startswith("layers" if kernels.load("chain")[1] else "kernel")

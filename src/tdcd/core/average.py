@@ -25,7 +25,8 @@ class Mean:
 
     def add(self, block: Block, weight: float) -> None:
         """Add one block."""
-        torch._foreach_add_([self._sum[name] for name in block], list(block.values()), alpha=weight)
+        if block:
+            torch._foreach_add_([self._sum[name] for name in block], list(block.values()), alpha=weight)
         self._weight += weight
 
     def add_stack(self, stack: Block, weights: Tensor) -> None:
