@@ -28,9 +28,9 @@ template <class T> void through(int kind, size_t count, T *g, const T *h) {
   }
 }
 
-// W[o][i] += sum_r G[o][r] X[r][i] for O outputs and I vectors of inputs.
+// W[o][i] += factor * sum_r G[o][r] X[r][i] for O outputs and I vectors of inputs.
 template <class T, int O, int I>
-inline void update(int count, const T *G, size_t ldg, const T *X, size_t ldx, T *W, size_t ldw) {
+inline void update(int count, const T *G, size_t ldg, const T *X, size_t ldx, T *W, size_t ldw, T factor) {
   typedef typename Vec<T>::type V;
   constexpr int L = Vec<T>::width;
   V sum[O][I];
@@ -47,16 +47,16 @@ inline void update(int count, const T *G, size_t ldg, const T *X, size_t ldx, T 
   TDCD_UNROLL for (int o = 0; o < O; o++)
     TDCD_UNROLL for (int i = 0; i < I; i++) {
       V *w = (V *)(W + o * ldw + i * L);
-      *w += sum[o][i];
+      *w += all<T>(factor) * sum[o][i];
     }
 }
 
 template <class T, int I>
-void update_inputs(int outs, int count, const T *G, size_t ldg, const T *X, size_t ldx, T *W, size_t ldw) {
+void update_inputs(int outs, int count, const T *G, size_t ldg, const T *X, size_t ldx, T *W, size_t ldw, T factor) {
   constexpr int O = tall / 2;
   int o = 0;
-  for (; o + O <= outs; o += O) update<T, O, I>(count, G + o * ldg, ldg, X, ldx, W + o * ldw, ldw);
-  for (; o < outs; o++) update<T, 1, I>(count, G + o * ldg, ldg, X, ldx, W + o * ldw, ldw);
+  for (; o + O <= outs; o += O) update<T, O, I>(count, G + o * ldg, ldg, X, ldx, W + o * ldw, ldw, factor);
+  for (; o < outs; o++) update<T, 1, I>(count, G + o * ldg, ldg, X, ldx, W + o * ldw, ldw, factor);
 }
 
 template <class T> struct Layer {
@@ -221,16 +221,19 @@ template <class T> struct Net {
 
   // The inputs of a dense layer row by row, for its weights' gradient.
   static void turn_rows(Memory &m, int ins, const Block &block) {
-    constexpr int near = 16;  // so many lines stay in the nearest cache
+    typedef typename Vec<T>::type V;
     size_t wide = padded<T>(ins);
-    for (int first = 0; first < ins; first += near) {
-      int last = first + near < ins ? first + near : ins;
-      for (int r = 0; r < block.count; r++)
-        for (int i = first; i < last; i++) m.R.data[r * wide + i] = m.A.data[(size_t)i * block.rows + r];
-    }
+    for (int i = 0; i < ins; i += L)
+      for (int r = 0; r < block.rows; r += L) {
+        V v[L];
+        for (int k = 0; k < L; k++) v[k] = i + k < ins ? *(const V *)(m.A.data + (size_t)(i + k) * block.rows + r) : V{};
+        transpose<T>(v);
+        for (int k = 0; k < L; k++) *(V *)(m.R.data + (size_t)(r + k) * wide + i) = v[k];
+      }
   }
 
-  void backward(Desk &d, const Block &block) const {
+  // A client of one block needs no sum: the gradient of its dense weights goes straight into them.
+  void backward(Desk &d, const Block &block, bool alone, T rate) const {
     int rows = block.rows;
     T *g = d.one.data, *below = d.two.data;  // gradients at a layer's output and at its input, without borders
     for (size_t l = layers.size(); l-- > 0; std::swap(g, below)) {
@@ -238,7 +241,7 @@ template <class T> struct Net {
       Memory &m = d.at[l];
       if (y.kind == dense) {
         if (l) product<T>(y.C, y.O, rows, m.W.data, 1, y.line(), g, Evenly{(size_t)rows}, below, rows, nullptr);
-        dense_weights(y, m, block, l == 0, g);
+        dense_weights(y, m, block, l == 0, g, alone ? m.W.data : m.dW.data, alone ? -rate : T(1));
       } else if (y.kind == convolution) {
         if (l) convolution_inputs(d, y, m, rows, g, below);
         convolution_weights(y, m, rows, m.A.data + (l ? 0 : y.in() * block.first), g);
@@ -269,13 +272,12 @@ template <class T> struct Net {
     }
   }
 
-  static void dense_weights(const Layer<T> &y, Memory &m, const Block &block, bool first, const T *g) {
+  static void dense_weights(const Layer<T> &y, const Memory &m, const Block &block, bool first, const T *g, T *to, T factor) {
     int ins = y.line(), i = 0;
     const T *X = m.R.data + (first ? (size_t)block.first * ins : 0);
-    T *to = m.dW.data;
-    for (; i + 4 * L <= ins; i += 4 * L) update_inputs<T, 4>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins);
-    for (; i + 2 * L <= ins; i += 2 * L) update_inputs<T, 2>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins);
-    for (; i < ins; i += L) update_inputs<T, 1>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins);
+    for (; i + 4 * L <= ins; i += 4 * L) update_inputs<T, 4>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins, factor);
+    for (; i + 2 * L <= ins; i += 2 * L) update_inputs<T, 2>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins, factor);
+    for (; i < ins; i += L) update_inputs<T, 1>(y.O, block.count, g, block.rows, X + i, ins, to + i, ins, factor);
   }
 
   // The gradient at a convolution's input is a convolution of the one at its output, with its kernels turned round.
@@ -361,14 +363,16 @@ template <class T> struct Net {
       }
   }
 
-  void step(Desk &d, T rate) const {
+  void step(Desk &d, bool alone, T rate) const {
     for (size_t l = 0; l < layers.size(); l++) {
       const Layer<T> &y = layers[l];
       if (!y.weight) continue;
       Memory &m = d.at[l];
-      for (size_t i = 0; i < y.weights(); i++) m.W.data[i] -= rate * m.dW.data[i];
       for (int o = 0; o < y.O && y.bias; o++) m.b.data[o] -= rate * m.db.data[o];
-      m.dW.clear(), m.db.clear();
+      m.db.clear();
+      if (alone && y.kind == dense) continue;
+      for (size_t i = 0; i < y.weights(); i++) m.W.data[i] -= rate * m.dW.data[i];
+      m.dW.clear();
     }
   }
 

@@ -88,7 +88,7 @@ template <class T> struct Net {
     return d.z.data;
   }
 
-  void backward(Desk &d, const Block &block) const {
+  void backward(Desk &d, const Block &block, bool, T) const {
     typedef typename Vec<T>::type V;
     int F = inputs();
     size_t ld = block.rows, gate = H * ld;
@@ -154,7 +154,7 @@ template <class T> struct Net {
       TDCD_UNROLL for (int q = 0; q < I; q++) to[(size_t)p * F + q] = sum[p][q];
   }
 
-  void step(Desk &d, T rate) const {
+  void step(Desk &d, bool, T rate) const {
     typedef typename Vec<T>::type V;
     int F = inputs();
     const V *dW = (const V *)d.dW.data;

@@ -42,6 +42,45 @@ template <class T> inline T sum_of(typename Vec<T>::type v) {
   return part[0];
 }
 
+template <class T> struct Bits;
+template <> struct Bits<float> {
+  typedef int32_t type;
+  static constexpr float magic = 12582912.f, most = 40.f;  // beyond, a gate is open or shut to the last bit
+  static constexpr int shift = 23, bias = 127, degree = 6;
+};
+template <> struct Bits<double> {
+  typedef int64_t type;
+  static constexpr double magic = 6755399441055744.0, most = 300.0;
+  static constexpr int shift = 52, bias = 1023, degree = 13;
+};
+
+// Transpose a square of as many vectors as a vector is wide, by swapping ever smaller blocks off its diagonal.
+template <class T> inline void transpose(typename Vec<T>::type *v) {
+  constexpr int L = Vec<T>::width;
+  typedef typename Vec<T>::type V;
+#ifdef __clang__
+  V old[L];
+  std::memcpy(old, v, sizeof old);
+  for (int i = 0; i < L; i++)
+    for (int j = 0; j < L; j++) v[i][j] = old[j][i];
+#else
+  typedef typename Bits<T>::type I __attribute__((vector_size(vector_bytes)));
+  TDCD_UNROLL for (int s = L / 2; s; s /= 2) {
+    I upper, lower;
+    TDCD_UNROLL for (int i = 0; i < L; i++) {
+      upper[i] = i & s ? L + i - s : i;
+      lower[i] = i & s ? L + i : i + s;
+    }
+    TDCD_UNROLL for (int i = 0; i < L; i++) {
+      if (i & s) continue;
+      V a = v[i], b = v[i + s];
+      v[i] = __builtin_shuffle(a, b, upper);
+      v[i + s] = __builtin_shuffle(a, b, lower);
+    }
+  }
+#endif
+}
+
 inline int divided(int count, int by) { return (count + by - 1) / by; }
 template <class T> int padded(int count) { return divided(count, Vec<T>::width) * Vec<T>::width; }
 
@@ -150,18 +189,6 @@ void product(int outs, int depth, int rows, const T *A, size_t across, size_t al
   for (; r < rows; r += L) stripe<T, 1>(outs, depth, A, across, along, B + r, where, Z + r, ldz, start);
 }
 
-template <class T> struct Bits;
-template <> struct Bits<float> {
-  typedef int32_t type;
-  static constexpr float magic = 12582912.f, most = 40.f;  // beyond, a gate is open or shut to the last bit
-  static constexpr int shift = 23, bias = 127, degree = 6;
-};
-template <> struct Bits<double> {
-  typedef int64_t type;
-  static constexpr double magic = 6755399441055744.0, most = 300.0;
-  static constexpr int shift = 52, bias = 1023, degree = 13;
-};
-
 // e^x by 2^n and a Taylor series on the rest, to the last bits of the type.
 template <class T> inline typename Vec<T>::type exponential(typename Vec<T>::type x) {
   typedef typename Vec<T>::type V;
@@ -223,15 +250,24 @@ struct Block {
 // Lay `size` numbers of each of a block's rows, from `skip` on in the row, out as lines (size, rows).
 template <class T>
 void lay_lines(const Block &block, const T *features, const int64_t *samples, int64_t row, int64_t skip, int size, T *to) {
-  constexpr int near = 16;  // lines that are written at a time
-  for (int first = 0; first < size; first += near) {
-    int last = first + near < size ? first + near : size;
-    for (int r = 0; r < block.count; r++) {
-      const T *x = features + samples[block.first + r] * row + skip;
-      for (int i = first; i < last; i++) to[(size_t)i * block.rows + r] = x[i];
+  typedef typename Vec<T>::type V;
+  constexpr int L = Vec<T>::width;
+  for (int first = 0; first < block.rows; first += L) {
+    const T *x[L];
+    for (int r = 0; r < L; r++)
+      x[r] = first + r < block.count ? features + samples[block.first + first + r] * row + skip : nullptr;
+    int i = 0;
+    for (; i + L <= size; i += L) {
+      V v[L];
+      for (int r = 0; r < L; r++) {
+        v[r] = V{};
+        if (x[r]) std::memcpy(&v[r], x[r] + i, sizeof(V));
+      }
+      transpose<T>(v);
+      for (int r = 0; r < L; r++) *(V *)(to + (size_t)(i + r) * block.rows + first) = v[r];
     }
-    for (int i = first; i < last; i++)
-      for (int r = block.count; r < block.rows; r++) to[(size_t)i * block.rows + r] = T(0);
+    for (int r = 0; r < L; r++)
+      for (int j = i; j < size; j++) to[(size_t)j * block.rows + first + r] = x[r] ? x[r][j] : T(0);
   }
 }
 
@@ -363,9 +399,9 @@ void descend(const Net<T> &net, const Rows<T> &rows, int steps, T rate, const Cl
         for (const Block &block : at.blocks) {
           T *Z = net.forward(at.desk, block);
           at.answers.gradient(rows, block, Z);
-          net.backward(at.desk, block);
+          net.backward(at.desk, block, at.blocks.size() == 1, rate);
         }
-        net.step(at.desk, rate);
+        net.step(at.desk, at.blocks.size() == 1, rate);
       }
       net.add(at.desk, clients.uniform ? 1.0 : (double)count, sum);
     }
