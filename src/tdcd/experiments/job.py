@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from tdcd.compute import ComputeName
+from tdcd.data.rows import ROWS_TAGS, Equal, Rows
 from tdcd.data.sources import SourceName
 from tdcd.errors import JobError, nearest
 from tdcd.models import MODEL_TAGS, Model
@@ -29,6 +30,8 @@ class Data(Strict):
     """A built-in data set, which also names the silos."""
     clients: Count = 5
     """K: clients in each silo that does not say otherwise."""
+    rows: Rows = Equal()
+    """How a silo's rows fall to its clients."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """About so many of the IDs are held out for testing."""
     seed: Annotated[int, Field(ge=0)] = 2021
@@ -102,7 +105,7 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     try:
         return Job.model_validate(table)
     except ValidationError as error:
-        found = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS)
+        found = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS)
         raise JobError("\n".join(f"{where}: {problem}" for problem in found)) from error
 
 

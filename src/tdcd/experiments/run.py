@@ -1,6 +1,6 @@
 """From a job to a trained federation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, Silo, samples
 from tdcd.data.sources import SOURCES, Source
-from tdcd.data.splits import deal_equally, held_out
-from tdcd.errors import DataError
+from tdcd.data.splits import held_out
+from tdcd.errors import DataError, JobError, listed
 from tdcd.experiments.job import Job, known_silos
 from tdcd.training.result import Result
 from tdcd.training.train import Observer, train
@@ -93,12 +93,13 @@ def materialise(job: Job, where: str = "job") -> tuple[Federation, Samples]:
             raise DataError(f"{where}: data.test_fraction = {job.data.test_fraction} leaves no {part} samples")
     if source.table:
         source = _standardised(source, ~testing)
+    clients = _clients(job, source.features, where)
     silos = [
         Silo(
             name=silo,
             features=rows[~testing],
             ids=ids[~testing],
-            clients=deal_equally(ids[~testing], _clients(job, silo), silo, job.data.seed),
+            clients=job.data.rows.deal(ids[~testing], source.labels[~testing], clients[silo], silo, job.data.seed),
         )
         for silo, rows in source.features.items()
     ]
@@ -108,9 +109,15 @@ def materialise(job: Job, where: str = "job") -> tuple[Federation, Samples]:
     )
 
 
-def _clients(job: Job, silo: str) -> int:
-    own = job.silos[silo].clients if silo in job.silos else None
-    return own or job.data.clients
+def _clients(job: Job, silos: Iterable[str], where: str) -> dict[str, int]:
+    """Return each silo's number of clients."""
+    found = {silo: (job.silos[silo].clients if silo in job.silos else None) or job.data.clients for silo in silos}
+    if job.data.rows.same and len(set(found.values())) > 1:
+        raise JobError(
+            f"{where}: data.rows.same = true deals the same IDs to client k of every silo, so all need the same "
+            f"number of clients; here they are {listed(f'{silo} {count}' for silo, count in found.items())}"
+        )
+    return found
 
 
 def _standardised(source: Source, training: Array) -> Source:
