@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from support import distance, problem, same
 from tdcd.compute import choose, footprint, kernels, loop, onestep
-from tdcd.compute.chunked import rows_are_independent
 from tdcd.compute.layers import Layers, dense_layers
+from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.stacked import Stacked
 from tdcd.core.client import LocalSteps
 from tdcd.errors import ModelError

@@ -3,7 +3,7 @@
 from tdcd.compute.choose import ComputeName, choose, gains_by_workers, make
 from tdcd.compute.interface import Compute
 from tdcd.compute.loop import draws
-from tdcd.compute.workers import Workers, cores, heavy, torch_threads
+from tdcd.compute.workers import Workers, cores, torch_threads
 
 __all__ = [
     "Compute",
@@ -13,7 +13,6 @@ __all__ = [
     "cores",
     "draws",
     "gains_by_workers",
-    "heavy",
     "make",
     "torch_threads",
 ]

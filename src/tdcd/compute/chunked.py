@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tdcd.compute.interface import blame, checked, mean_with_idle
+from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
@@ -22,11 +23,6 @@ from tdcd.core.topology import Shards
 
 PIECE = 4096
 """Rows embedded in one pass where rows are independent."""
-
-_ROWWISE = (
-    nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
-    nn.Sigmoid, nn.Softplus, nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,8 +45,7 @@ class Chunked(ABC):
     """Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
 
     def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
-        self._task = task
-        self._workers = workers
+        self.task, self.workers = task, workers
         self.padded = rows_are_independent(task.network.module)
         weights = sum(tensor.numel() for tensor in task.network.initial().values())
         self._client_bytes = weights * task.features.element_size()
@@ -59,10 +54,6 @@ class Chunked(ABC):
     @abstractmethod
     def activations(self) -> int:
         """Return about how many numbers a row's pass through the network makes."""
-
-    @abstractmethod
-    def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
-        """Embed the rows x (G, n, …) of a chunk's clients, all with the hub's block: (G, n, E)."""
 
     @abstractmethod
     def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
@@ -79,24 +70,11 @@ class Chunked(ABC):
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        task, rows = self._task, shards.samples
-        if self.padded:
-            return embed_rows(task, block, rows, shards, self._workers)
-
-        def one(chunk: Chunk) -> Tensor:
-            with torch.no_grad(), blame(task, chunk.clients, "the forward pass"):
-                return self.embed_chunk(block, task.features[rows[chunk.places]])
-
-        chunks = list(self._chunks(shards))
-        found = self._workers.map(one, chunks)
-        embedding = found[0].new_empty(len(rows), task.width)
-        for chunk, part in zip(chunks, found, strict=True):
-            embedding[chunk.places] = part
-        return embedding
+        return embed_rows(self.task, block, shards.samples, shards, self.workers)
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self._task, shards.samples
+        task, rows = self.task, shards.samples
 
         def one(chunk: Chunk) -> Mean:
             chosen = rows[chunk.places]
@@ -112,11 +90,11 @@ class Chunked(ABC):
             return mean
 
         mean = mean_with_idle(task, block, shards)
-        for part in self._workers.stream(one, self._chunks(shards)):
+        for part in self.workers.stream(one, self.chunks(shards)):
             mean.merge(part)
         return mean
 
-    def _chunks(self, shards: Shards) -> Iterator[Chunk]:
+    def chunks(self, shards: Shards) -> Iterator[Chunk]:
         """Cut the clients into chunks of similar size, smallest clients first, without a loop over clients."""
         counts, by_size = torch.sort(shards.counts, stable=True)
         starts, clients = shards.starts[by_size], shards.clients[by_size]
@@ -129,7 +107,7 @@ class Chunked(ABC):
             else:
                 real = offsets < counts[part, None]
                 places = starts[part, None] + offsets * real
-            device = self._task.features.device
+            device = self.task.features.device
             real = real if real is None else real.to(device)
             yield Chunk(clients[part].tolist(), places.to(device), real, counts[part])
 
@@ -141,10 +119,16 @@ class Chunked(ABC):
         for group in groups:
             end = first + group
             while first < end:
-                rows = int(counts[first])
-                size = max(1, self.cache // (self._client_bytes + rows * self._row_bytes))
-                yield first, min(end, first + size)
-                first = min(end, first + size)
+                last = first + self._fitting(counts[first:end])
+                yield first, last
+                first = last
+
+    def _fitting(self, counts: Tensor) -> int:
+        """Return how many of these clients fit into the cache, padded to the largest; their rows ascend."""
+        most = 1 + self.cache // (self._client_bytes + int(counts[0]) * self._row_bytes)
+        padded = self._client_bytes + counts[:most] * self._row_bytes
+        sizes = torch.arange(1, len(padded) + 1) * padded
+        return max(1, int(torch.searchsorted(sizes, self.cache, right=True)))
 
 
 def embed_rows(
@@ -157,15 +141,3 @@ def embed_rows(
             return checked(task.network(block, task.features[part], training=True), len(part), task)
 
     return torch.cat(workers.map(piece, torch.split(rows, size)))
-
-
-def rows_are_independent(module: nn.Module) -> bool:
-    """Tell whether surely no row of a batch influences another's embedding.
-
-    Only torch's own layers, unaltered, are sure: a class of the user's, or a hook, could do anything.
-    """
-    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-        return False
-    if type(module) is nn.Sequential:
-        return all(rows_are_independent(child) for child in module)
-    return type(module) in _ROWWISE

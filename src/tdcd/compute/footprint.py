@@ -31,7 +31,7 @@ def bytes_per_row(task: SiloTask) -> int | None:
             torch.enable_grad(),
             saved_tensors_hooks(pack, lambda tensor: tensor),
         ):
-            task.network({**block, **theta}, task.features[:_ROWS], training=True)
+            task.network({**block, **theta}, task.features[:_ROWS].clone(), training=True)
     except Exception:
         return None  # what fails here will fail in training, where it can be told properly
     return sum(kept.values()) // min(_ROWS, len(task.features))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tdcd.compute import kernels
 from tdcd.compute.interface import mean_with_idle
+from tdcd.compute.modules import SMALL, unaltered, weights_of
 from tdcd.compute.onestep import one_step, shares
-from tdcd.compute.workers import SMALL, weights_of
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Block
@@ -131,6 +131,8 @@ def _target(objective: Objective) -> list[object]:
 def fused_shape(task: SiloTask) -> Shape | None:
     """Return what a kernel must know of a silo's network, or nothing where no kernel fits."""
     module = task.network.module
+    if task.network.buffers or not unaltered(module):
+        return None
     if type(module) is LSTMNetwork:
         _, steps, features = task.features.shape
         names = (*(f"lstm.{name}" for name in _LSTM), "linear.weight", "linear.bias")
@@ -144,7 +146,7 @@ def _chain(module: nn.Module, row: tuple[int, ...]) -> Shape | None:
         return None
     layers: list[list[int]] = []
     tensors: list[str | None] = []
-    for index, layer in enumerate(module):
+    for index, layer in module._modules.items():
         if type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
             row = (prod(row),)
         elif type(layer) in _ACTIVATIONS and layers and layers[-1][0] != _POOL and not layers[-1][1]:
@@ -153,7 +155,7 @@ def _chain(module: nn.Module, row: tuple[int, ...]) -> Shape | None:
             kind, out, window = found
             layers.append([kind, 0, *_image(row), *_image(out), *window])
             row = out
-            own = dict(layer.named_parameters(prefix=str(index)))
+            own = dict(layer.named_parameters(prefix=index))
             tensors += [name if (name := f"{index}.{part}") in own else None for part in ("weight", "bias")]
         else:
             return None
@@ -199,8 +201,6 @@ def fused_trouble(task: SiloTask) -> str:
         return "there is none for this network"
     if task.steps != LocalSteps(task.steps.count):
         return "kernels take plain steps only"
-    if not all(p.requires_grad for p in task.network.module.parameters()):
-        return "kernels train all weights or none"
     if weights_of(task.network.module) > SMALL:
         return "the network is too large to gain by it"
     if task.features.dtype not in (torch.float32, torch.float64) or task.features.device.type != "cpu":

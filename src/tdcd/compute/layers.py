@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.compute.chunked import Chunked
+from tdcd.compute.modules import unaltered
 from tdcd.compute.stacked import stack
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.client import LocalSteps, descend
@@ -54,20 +55,16 @@ class Layers(Chunked):
         """See Chunked."""
         return 2 * sum(layer.widths[1] for layer in self._layers)
 
-    def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
-        """See Chunked. Never asked: rows of these networks are independent."""
-        return self._forward(stack(block, len(x)), x.flatten(2))[-1]
-
     def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
         """See Chunked."""
         x, share = x.flatten(2), share.unsqueeze(-1)
         blocks = copy_block(stack(block, len(x)))
         with torch.no_grad():
             if self._plain:
-                for _ in range(self._task.steps.count):
+                for _ in range(self.task.steps.count):
                     self._step(blocks, x, y, stale, share, rate)
             else:
-                steps = self._task.steps
+                steps = self.task.steps
                 descend(lambda now: self._gradient(now, x, y, stale, share), blocks, steps, rate, grouped=True)
         return blocks
 
@@ -88,7 +85,7 @@ class Layers(Chunked):
     def _step(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> None:
         """Take one step of plain SGD, each gradient going straight into its weights."""
         *inputs, embedding = self._forward(blocks, x)
-        g = self._task.objective.gradient(embedding.add_(stale), y).mul_(share)
+        g = self.task.objective.gradient(embedding.add_(stale), y).mul_(share)
         for index in range(len(self._layers) - 1, -1, -1):
             layer, h = self._layers[index], inputs[index]
             weight, below = blocks[layer.weight], g
@@ -102,7 +99,7 @@ class Layers(Chunked):
     def _gradient(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor) -> Block:
         """Return every client's gradient."""
         *inputs, embedding = self._forward(blocks, x)
-        g = self._task.objective.gradient(embedding.add_(stale), y).mul_(share)
+        g = self.task.objective.gradient(embedding.add_(stale), y).mul_(share)
         found: Block = {}
         for index in range(len(self._layers) - 1, -1, -1):
             layer, h = self._layers[index], inputs[index]
@@ -121,10 +118,10 @@ class Layers(Chunked):
 
 def dense_layers(module: nn.Module) -> list[Dense] | None:
     """Return a module's layers if it is a plain chain of linear layers and known activations, all trainable."""
-    if type(module) is not nn.Sequential:
+    if type(module) is not nn.Sequential or not unaltered(module):
         return None
     found: list[Dense] = []
-    for index, layer in enumerate(module):
+    for index, layer in module._modules.items():
         if type(layer) is nn.Flatten and not found and (layer.start_dim, layer.end_dim) == (1, -1):
             continue
         if type(layer) is nn.Linear:

@@ -44,7 +44,7 @@ class Loop:
         self._device = task.features.device
         self._draws = draws(task)
         self._workers = ALONE if self._draws else workers
-        self._per_row = bytes_per_row(task)
+        self._per_row, self._pure = bytes_per_row(task), pure(task)
         self._embedding: SimpleQueue[Replica] = SimpleQueue()
         self._descending: SimpleQueue[Replica] = SimpleQueue()
         self._first: dict[int, First] = {}
@@ -52,8 +52,8 @@ class Loop:
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
         task, rows_of = self._task, self._gathered(shards)
-        share = self._per_row is not None and self._per_row * len(shards.samples) <= KEPT
-        loading = object()  # replicas are loaded once a round: embedding leaves their weights alone
+        share = self._pure and self._per_row is not None and self._per_row * len(shards.samples) <= KEPT
+        loading = object() if self._pure else None  # once a round will do if embedding leaves the weights alone
 
         def one(shard: tuple[int, slice]) -> Tensor:
             client, part = shard
@@ -117,7 +117,7 @@ class Loop:
         if features[0].nbytes * len(samples) > KEPT:
             return lambda part: features[samples[part]]
         gathered = features[samples]
-        return lambda part: gathered[part]
+        return lambda part: gathered[part].clone()  # a module may write to its rows
 
     def _lent(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:
@@ -160,8 +160,8 @@ class Replica:
 
     def copy_buffers(self, block: Block) -> None:
         """Take over a block's buffers as copies that the module may write to."""
-        for home, key, name in self._places:
-            home[key] = block[name].clone()
+        copies = {name: block[name].clone() for _, _, name in self._places}
+        self.set_buffers(copies)
 
     def buffers(self) -> Block:
         """Return the module's buffers as they are now."""
@@ -189,7 +189,20 @@ def draws(task: SiloTask) -> bool:
         before = stream_state(device)
         try:
             with torch.no_grad():
-                task.network(task.network.initial(), task.features[:2], training=True)
+                task.network(task.network.initial(), task.features[:2].clone(), training=True)
         except Exception:
             return True  # what fails here will fail in training, where it can be told properly
         return not all(map(torch.equal, before, stream_state(device)))
+
+
+def pure(task: SiloTask) -> bool:
+    """Tell whether a forward pass leaves its rows and weights alone; torch counts the writes to each tensor."""
+    replica, x = Replica(task.network), task.features[:2].clone()
+    watched = [x, *replica.module.parameters()]
+    before = [tensor._version for tensor in watched]
+    with borrowed_stream(task.features.device), torch.no_grad():
+        try:
+            replica.module(x)
+        except Exception:
+            return False  # what fails here will fail in training, where it can be told properly
+    return before == [tensor._version for tensor in watched]

@@ -1,13 +1,16 @@
 """Stacked clients of any network that torch can vectorise, with gradients by autograd."""
 
+import torch
 from torch import Tensor
 from torch.func import vmap
 
-from tdcd.compute.chunked import Chunked
+from tdcd.compute.chunked import Chunk, Chunked
 from tdcd.compute.footprint import bytes_per_row
-from tdcd.compute.interface import checked
+from tdcd.compute.interface import blame, checked
 from tdcd.core.client import autograd, descend
 from tdcd.core.network import Block, copy_block
+from tdcd.core.round import Round
+from tdcd.core.topology import Shards
 
 
 class Stacked(Chunked):
@@ -18,15 +21,29 @@ class Stacked(Chunked):
 
     def activations(self) -> int:
         """See Chunked."""
-        return 2 * (bytes_per_row(self._task) or 0) // self._task.features.element_size()
+        return 2 * (bytes_per_row(self.task) or 0) // self.task.features.element_size()
 
-    def embed_chunk(self, block: Block, x: Tensor) -> Tensor:
-        """See Chunked."""
-        return self._forward(copy_block(stack(block, len(x))), x)
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+        """See Compute."""
+        if self.padded:
+            return super().embed(block, round_, shards)
+        task = self.task
+
+        def one(chunk: Chunk) -> Tensor:
+            x = task.features[shards.samples[chunk.places]]
+            with torch.no_grad(), blame(task, chunk.clients, "the forward pass"):
+                return self._forward(copy_block(stack(block, len(x))), x)
+
+        chunks = list(self.chunks(shards))
+        found = self.workers.map(one, chunks)
+        embedding = found[0].new_empty(len(shards.samples), task.width)
+        for chunk, part in zip(chunks, found, strict=True):
+            embedding[chunk.places] = part
+        return embedding
 
     def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
         """See Chunked."""
-        task = self._task
+        task = self.task
         blocks = copy_block(stack(block, len(x)))
 
         def loss(embedding: Tensor) -> Tensor:
@@ -38,11 +55,11 @@ class Stacked(Chunked):
 
     def _forward(self, blocks: Block, x: Tensor) -> Tensor:
         """Embed x (G, n, …) with a block for each of G clients: (G, n, E). Updates the blocks' buffers."""
-        network = self._task.network
+        network = self.task.network
 
         def one(block: Block, x: Tensor) -> tuple[Tensor, Block]:
             embedding = network(block, x, training=True)
-            return checked(embedding, len(x), self._task), {name: block[name] for name in network.buffers}
+            return checked(embedding, len(x), self.task), {name: block[name] for name in network.buffers}
 
         embedding, buffers = vmap(one)(blocks, x)
         blocks.update(buffers)

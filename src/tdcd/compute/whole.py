@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.workers import ALONE, Workers
-from tdcd.core.network import Block, Network
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.network import Block, Network, copy_block
 from tdcd.errors import ModelError
 
 PIECE = 1024
@@ -15,17 +14,15 @@ PIECE = 1024
 def embed_whole(silo: str, network: Network, block: Block, features: Tensor, workers: Workers = ALONE) -> Tensor:
     """Return the embeddings (M, E) of all rows, with the network in evaluation mode.
 
-    Changes nothing: buffers that a module writes to, and the random numbers of one that draws, are put back.
+    Changes nothing, whatever the module writes to; a caller whose modules may draw borrows the random stream.
     """
 
     def piece(rows: Tensor) -> Tensor:
-        own = block | {name: block[name].clone() for name in network.buffers}
         with torch.no_grad():
-            return network(own, rows, training=False)
+            return network(copy_block(block), rows.clone(), training=False)
 
     try:
-        with borrowed_stream(features.device):
-            return torch.cat(workers.map(piece, torch.split(features, PIECE)))
+        return torch.cat(workers.map(piece, torch.split(features, PIECE)))
     except Exception as error:
         raise ModelError(
             f"silo '{silo}': its network fails on rows of shape {tuple(features.shape[1:])}: "

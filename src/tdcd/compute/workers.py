@@ -15,13 +15,12 @@ import torch
 from torch import nn
 
 from tdcd.compute.footprint import bytes_per_row
+from tdcd.compute.modules import weights_of
 from tdcd.core.task import SiloTask
 
 S = TypeVar("S")
 T = TypeVar("T")
 
-SMALL = 200_000
-"""Weights up to which many clients at once are faster than one; larger networks keep torch's own products busy."""
 _HEAVY_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
 _HEAVY_WEIGHTS, _HEAVY_ROW = 100_000, 8192
 
@@ -90,8 +89,3 @@ def heavy(task: SiloTask) -> bool:
     if any(isinstance(layer, _HEAVY_LAYERS) for layer in module.modules()) or weights_of(module) >= _HEAVY_WEIGHTS:
         return True
     return (bytes_per_row(task) or 0) >= _HEAVY_ROW
-
-
-def weights_of(module: nn.Module) -> int:
-    """Return how many weights a network has."""
-    return sum(p.numel() for p in module.parameters())

@@ -32,8 +32,7 @@ class Mean:
     def add_stack(self, stack: Block, weights: Tensor) -> None:
         """Add a stack of blocks (G, …) with weights (G,), which lie in the main memory."""
         for name, tensor in stack.items():
-            kind = tensor.dtype if tensor.is_floating_point() else torch.float64
-            self._sum[name].add_(torch.tensordot(weights.to(tensor.device, kind), tensor.to(kind), dims=1))
+            self._sum[name].add_(torch.tensordot(weights.to(self._sum[name]), tensor.double(), dims=1))
         self._weight += float(weights.sum())
 
     def add_sum(self, total: Block, weight: float) -> None:

@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,13 @@ class Network:
         """Everything that gradient steps leave alone: running statistics, frozen weights."""
         self._threads = threading.local()
         self._places = {place: name for place, _, _, name in tensor_places(self.module)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_threads"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._threads = threading.local()
 
     def initial(self) -> Block:
         """Return a copy of the module's own weights and buffers."""

@@ -6,21 +6,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tdcd.compute import (
-    Compute,
-    ComputeName,
-    Workers,
-    choose,
-    draws,
-    gains_by_workers,
-    heavy,
-    make,
-    torch_threads,
-)
+from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, torch_threads
 from tdcd.compute.fused import Fused
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Block, Blocks
 from tdcd.core.round import Round, communication_round, sum_of_others, summed
+from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards, deal
 
@@ -75,8 +66,8 @@ class LocalEngine:
     """Simulate the federation in this process, with at most so many workers.
 
     Compiled kernels have threads of their own. Other paths share out the silos to the workers or, where there are fewer
-    silos, the clients of one silo after the other; but only networks whose operations are long enough gain by it. A
-    network that draws random numbers is computed by one worker, with torch's own threads.
+    silos, the clients of one silo after the other; but only networks whose operations are long enough gain by it. With
+    a network that draws random numbers there is one worker: torch has one stream of them.
     """
 
     def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
@@ -89,7 +80,7 @@ class LocalEngine:
         self._silo_workers = Workers(workers if by_silo else 1)
         shared = Workers(workers if gains and not by_silo else 1)
         threads = 1 if by_silo else workers
-        self._torch_threads = workers if drawing and any(map(heavy, tasks.values())) else 1
+        self._device = next(iter(tasks.values())).features.device
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {
             silo: LocalClients(task, make(task, chosen[silo][0], shared, threads), shared)
@@ -99,12 +90,12 @@ class LocalEngine:
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
-        with torch_threads(self._torch_threads):
+        with torch_threads(1):
             return communication_round(blocks, round_, self._silos, self._peers, self._each)
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""
-        with torch_threads(self._torch_threads):
+        with torch_threads(1), borrowed_stream(self._device):
             return summed(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
 
     def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:

@@ -31,6 +31,5 @@ class OracleEngine:
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""
-        return summed(
-            {silo: embed_whole(silo, task.network, blocks[silo], features[silo]) for silo, task in self._tasks.items()}
-        )
+        with borrowed_stream(self._device):
+            return summed({j: embed_whole(j, t.network, blocks[j], features[j]) for j, t in self._tasks.items()})

@@ -11,6 +11,7 @@ from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
 from tdcd.core.round import summed
+from tdcd.core.streams import borrowed_stream
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, listed
@@ -79,10 +80,10 @@ class Result:
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
-        found = {
-            silo: embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
-            for silo, network in self.networks.items()
-        }
+        found = {}
+        for silo, network in self.networks.items():
+            with borrowed_stream(network.device):
+                found[silo] = embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
         return summed(found).cpu()
 
     def predict(self, features: Mapping[str, ArrayLike]) -> Tensor:

@@ -161,7 +161,7 @@ def _network(silo: str, model: ModelSpec | nn.Module, rows: Tensor, outputs: int
 
 def _width(silo: str, network: Network, rows: Tensor) -> int:
     """Embed two rows to see that the network works; return how wide its embedding is."""
-    some = rows[:2]
+    some = rows[:2].clone()
     try:
         with torch.no_grad(), borrowed_stream(rows.device):
             embedding = network(network.initial(), some, training=False)

@@ -28,7 +28,7 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
     )
     try:
         return ctypes.CDLL(str(_built(name, source, compiler))), ""
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"it could not be compiled ({type(error).__name__})"
 
 

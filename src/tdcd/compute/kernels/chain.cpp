@@ -12,7 +12,7 @@ template <class T> void activate(int kind, size_t count, T *h) {
   if (kind == none) return;
   for (size_t i = 0; i < count; i += Vec<T>::width) {
     V &v = *(V *)(h + i);
-    v = kind == relu ? (v > V{} ? v : V{}) : kind == tanh_ ? hyperbolic<T>(v) : logistic<T>(v);
+    v = kind == relu ? (v < V{} ? V{} : v) : kind == tanh_ ? hyperbolic<T>(v) : logistic<T>(v);
   }
 }
 
@@ -24,7 +24,7 @@ template <class T> void through(int kind, size_t count, T *g, const T *h) {
   for (size_t i = 0; i < count; i += Vec<T>::width) {
     V &v = *(V *)(g + i);
     const V &out = *(const V *)(h + i);
-    v = kind == relu ? (out > V{} ? v : V{}) : v * (kind == tanh_ ? one - out * out : out * (one - out));
+    v = kind == relu ? (out <= V{} ? V{} : v) : v * (kind == tanh_ ? one - out * out : out * (one - out));
   }
 }
 
@@ -180,7 +180,7 @@ template <class T> struct Net {
     return {d.at[l + 1].A.data + next.ph * line + (size_t)next.pw * rows, line, (next.H + 2 * next.ph) * line};
   }
 
-  T *forward(Desk &d, const Block &block) const {
+  T *forward(Desk &d, const Block &block, bool learning) const {
     typedef typename Vec<T>::type V;
     int rows = block.rows;
     lay_out(d, rows);
@@ -190,7 +190,7 @@ template <class T> struct Net {
       const T *A = m.A.data + (l ? 0 : y.in() * block.first), *start = y.bias ? m.b.data : nullptr;
       Target to = target(d, l, rows);
       if (y.kind == dense) {
-        if (l) turn_rows(m, y.C, block);
+        if (l && learning) turn_rows(m, y.C, block);
         product<T>(y.O, y.C, rows, m.W.data, y.line(), 1, A, Evenly{(size_t)rows}, to.at, rows, start);
         activate<T>(y.activation, (size_t)y.O * rows, to.at);
       } else if (y.kind == convolution) {
@@ -209,7 +209,7 @@ template <class T> struct Net {
               V most = *(const V *)(x + r);
               for (int w = 1; w < y.kh * y.kw; w++) {
                 V v = *(const V *)(x + (size_t)(w / y.kw * y.W + w % y.kw) * rows + r);
-                most = v > most ? v : most;
+                most = (v > most) | (v != v) ? v : most;  // NaN stays
               }
               *(V *)(z + r) = most;
             }
@@ -245,7 +245,7 @@ template <class T> struct Net {
       } else if (y.kind == convolution) {
         if (l) convolution_inputs(d, y, m, rows, g, below);
         convolution_weights(y, m, rows, m.A.data + (l ? 0 : y.in() * block.first), g);
-      } else {
+      } else if (l) {
         pool_inputs(y, rows, m.A.data, target(d, l, rows), g, below);
       }
       if (y.bias) add_bias(y, m, rows, g);

@@ -57,7 +57,7 @@ template <class T> struct Net {
     }
   }
 
-  T *forward(Desk &d, const Block &block) const {
+  T *forward(Desk &d, const Block &block, bool) const {
     typedef typename Vec<T>::type V;
     int F = inputs();
     size_t ld = block.rows;

@@ -397,7 +397,7 @@ void descend(const Net<T> &net, const Rows<T> &rows, int steps, T rate, const Cl
       at.answers.take(rows, first, count, at.blocks);
       for (int step = 0; step < steps; step++) {
         for (const Block &block : at.blocks) {
-          T *Z = net.forward(at.desk, block);
+          T *Z = net.forward(at.desk, block, true);
           at.answers.gradient(rows, block, Z);
           net.backward(at.desk, block, at.blocks.size() == 1, rate);
         }
@@ -429,7 +429,7 @@ void embed(const Net<T> &net, const T *features, const int64_t *samples, int64_t
     cut<T>((int)(count - first < most ? count - first : most), net.vectors, at.blocks);
     net.take(at.desk, features, samples + first, at.blocks);
     for (const Block &block : at.blocks) {
-      const T *Z = net.forward(at.desk, block);
+      const T *Z = net.forward(at.desk, block, false);
       for (int r = 0; r < block.count; r++)
         for (int e = 0; e < E; e++) out[(first + block.first + r) * E + e] = Z[(size_t)e * block.rows + r];
     }

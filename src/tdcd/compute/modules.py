@@ -1,0 +1,41 @@
+"""What can be told of a network by looking at it."""
+
+from torch import nn
+
+SMALL = 200_000
+"""Weights up to which many clients at once are faster than one; larger networks keep torch's own products busy."""
+_ROWWISE = (
+    nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
+    nn.Sigmoid, nn.Softplus, nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
+)  # fmt: skip
+
+
+def weights_of(module: nn.Module) -> int:
+    """Return how many weights a network has."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def unaltered(module: nn.Module) -> bool:
+    """Tell whether every part does what its class says: no hooks, no forward pass of its own."""
+    return not any(
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
+        or "forward" in vars(part)
+        for part in module.modules()
+    )
+
+
+def rows_are_independent(module: nn.Module) -> bool:
+    """Tell whether surely no row of a batch influences another's embedding.
+
+    Only torch's own layers, unaltered, are sure: a class of the user's, or a hook, could do anything.
+    """
+    return unaltered(module) and _rowwise(module)
+
+
+def _rowwise(module: nn.Module) -> bool:
+    if type(module) is nn.Sequential:
+        return all(_rowwise(child) for child in module)
+    return type(module) in _ROWWISE
