@@ -50,7 +50,10 @@ def gradient_of(loss: Tensor, weights: Block) -> Block:
     """Return the gradient of a loss at the weights it came from; those it does not depend on are left out."""
     if not weights:
         return {}
-    found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    # What torch.autograd.grad calls after checks that take a fifth of a small network's step.
+    found = torch.autograd.Variable._execution_engine.run_backward(
+        (loss,), (torch.ones_like(loss),), False, False, tuple(weights.values()), True, accumulate_grad=False
+    )
     return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
 
 
