@@ -3,7 +3,7 @@
 from tdcd.compute.choose import ComputeName, choose, gains_by_workers, make
 from tdcd.compute.interface import Compute
 from tdcd.compute.loop import draws
-from tdcd.compute.workers import Workers, cores, torch_threads
+from tdcd.compute.workers import Workers, cores, one_torch_thread
 
 __all__ = [
     "Compute",
@@ -14,5 +14,5 @@ __all__ = [
     "draws",
     "gains_by_workers",
     "make",
-    "torch_threads",
+    "one_torch_thread",
 ]

@@ -69,8 +69,14 @@ class Chunked(ABC):
         """
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
-        """See Compute."""
-        return embed_rows(self.task, block, shards.samples, shards, self.workers)
+        """See Compute. Rows that cannot influence each other are embedded whoever holds them."""
+        task = self.task
+
+        def piece(rows: Tensor) -> Tensor:
+            with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
+                return checked(task.network(block, task.features[rows], training=True), len(rows), task)
+
+        return torch.cat(self.workers.map(piece, torch.split(shards.samples, PIECE)))
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
@@ -129,15 +135,3 @@ class Chunked(ABC):
         padded = self._client_bytes + counts[:most] * self._row_bytes
         sizes = torch.arange(1, len(padded) + 1) * padded
         return max(1, int(torch.searchsorted(sizes, self.cache, right=True)))
-
-
-def embed_rows(
-    task: SiloTask, block: Block, rows: Tensor, shards: Shards, workers: Workers = ALONE, size: int = PIECE
-) -> Tensor:
-    """Embed rows that cannot influence each other, whoever holds them, ``size`` at a time."""
-
-    def piece(part: Tensor) -> Tensor:
-        with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
-            return checked(task.network(block, task.features[part], training=True), len(part), task)
-
-    return torch.cat(workers.map(piece, torch.split(rows, size)))

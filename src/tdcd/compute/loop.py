@@ -1,8 +1,8 @@
 """One client after another: works for every module, and is what all other paths fall back on."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -125,10 +125,8 @@ class Loop:
         except Empty:
             return Replica(self._task.network)
 
-    @contextmanager
-    def _stream(self) -> Iterator[None]:
-        with borrowed_stream(self._device) if self._draws else nullcontext():
-            yield
+    def _stream(self) -> AbstractContextManager[None]:
+        return borrowed_stream(self._device) if self._draws else nullcontext()
 
     def _seed(self, round_: Round, client: int) -> None:
         """Put the client's random stream at its start."""

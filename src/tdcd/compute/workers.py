@@ -67,16 +67,14 @@ def cores() -> int:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Give torch so many threads of its own, and put its setting back after."""
+def one_torch_thread() -> Iterator[None]:
+    """Keep torch's own operations to one thread, and put its setting back after."""
     before = torch.get_num_threads()
-    if before != count:
-        torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        if before != count:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
 
 
 def heavy(task: SiloTask) -> bool:

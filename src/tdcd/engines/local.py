@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, torch_threads
+from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, one_torch_thread
 from tdcd.compute.fused import Fused
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Block, Blocks
@@ -90,12 +90,12 @@ class LocalEngine:
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
-        with torch_threads(1):
+        with one_torch_thread():
             return communication_round(blocks, round_, self._silos, self._peers, self._each)
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""
-        with torch_threads(1), borrowed_stream(self._device):
+        with one_torch_thread(), borrowed_stream(self._device):
             return summed(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
 
     def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
