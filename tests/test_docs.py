@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tdcd.experiments.job import Data, Job, SiloJob, parse_job
+from tdcd.data.features import FEATURES_TAGS
+from tdcd.data.rows import ROWS_TAGS
+from tdcd.experiments.job import Job, Labels, SetData, SiloJob, TableData, parse_job
 from tdcd.models.spec import KINDS
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Settings
@@ -14,21 +16,36 @@ from tdcd.training.settings import Settings
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 JOB_PAGE = (ROOT / "docs" / "job-file.md").read_text()
+DATA_PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
 def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", JOB_PAGE, re.DOTALL)
     table = tomllib.loads(text)
     parse_job(table, "docs")
-    assert set(table) | {"workers"} == set(Job.model_fields)
+    assert set(table) | {"workers", "labels"} == set(Job.model_fields)
     assert "# workers =" in text
-    assert set(table["data"]) == set(Data.model_fields)
-    assert set(table["silos"]["left"]) == set(SiloJob.model_fields)
+    assert set(table["data"]) | {"directory", "pixels"} == set(SetData.model_fields)
+    assert "# directory =" in text
+    assert set(table["silos"]["left"]) == {"clients", "rows", "model"}
     assert set(table["training"]) | {"clip_norm"} == set(Settings.model_fields)
     assert "# clip_norm =" in text
 
 
+def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", DATA_PAGE, re.DOTALL)
+    table = tomllib.loads(text)
+    job = parse_job(table, "docs")
+    assert isinstance(job.data, TableData)
+    told = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
+    assert set(TableData.model_fields) - told == {"clients", "rows"}
+    assert set(table["labels"]) == set(Labels.model_fields)
+    assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model"}
+
+
 def test_every_kind_is_documented() -> None:
+    for kind in FEATURES_TAGS | ROWS_TAGS:
+        assert f'kind = "{kind}"' in JOB_PAGE
     for kind in (*KINDS, *SCHEDULE_TAGS):
         assert f"| `{kind}` |" in JOB_PAGE
 

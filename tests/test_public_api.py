@@ -5,9 +5,9 @@ import inspect
 import tdcd
 
 PUBLIC = {
-    "DataError", "DivergedError", "Evaluation", "Federation", "Job", "JobError", "JobObserver", "JobResult",
-    "ModelError", "Observer", "Result", "RunError", "Samples", "Settings", "Silo", "TdcdError", "load_blocks",
-    "load_job", "models", "run_job", "samples", "train", "write_report",
+    "DataError", "DivergedError", "Evaluation", "Federation", "Job", "JobData", "JobError", "JobObserver",
+    "JobResult", "ModelError", "Observer", "Result", "Run", "RunError", "Samples", "Settings", "Silo", "TdcdError",
+    "load_blocks", "load_data", "load_job", "load_run", "models", "run_job", "samples", "train", "write_report",
 }  # fmt: skip
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
@@ -33,8 +33,8 @@ def test_errors_share_one_root() -> None:
 
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
-        "federation", "models", "settings", "test", "initial", "batches", "engine", "compute", "workers", "device",
-        "directory", "resume", "job", "observer",
+        "federation", "models", "settings", "validation", "test", "initial", "batches", "engine", "compute", "workers",
+        "device", "directory", "resume", "job", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]

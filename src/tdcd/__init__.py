@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from tdcd.core.topology import Samples
     from tdcd.data.federation import Federation, Silo, samples
     from tdcd.errors import DataError, DivergedError, JobError, ModelError, RunError, TdcdError
+    from tdcd.experiments.data import JobData, load_data
     from tdcd.experiments.job import Job, load_job
+    from tdcd.experiments.predict import Run, load_run
     from tdcd.experiments.run import JobObserver, JobResult, run_job
     from tdcd.reports.page import write_report
     from tdcd.training.directory import load_blocks
@@ -29,19 +31,23 @@ _HOMES = {
     "Evaluation": "tdcd.training.result",
     "Federation": "tdcd.data.federation",
     "Job": "tdcd.experiments.job",
+    "JobData": "tdcd.experiments.data",
     "JobError": "tdcd.errors",
     "JobObserver": "tdcd.experiments.run",
     "JobResult": "tdcd.experiments.run",
     "ModelError": "tdcd.errors",
     "Observer": "tdcd.training.train",
     "Result": "tdcd.training.result",
+    "Run": "tdcd.experiments.predict",
     "RunError": "tdcd.errors",
     "Samples": "tdcd.core.topology",
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
     "TdcdError": "tdcd.errors",
     "load_blocks": "tdcd.training.directory",
+    "load_data": "tdcd.experiments.data",
     "load_job": "tdcd.experiments.job",
+    "load_run": "tdcd.experiments.predict",
     "run_job": "tdcd.experiments.run",
     "samples": "tdcd.data.federation",
     "train": "tdcd.training.train",
@@ -54,19 +60,23 @@ __all__ = [
     "Evaluation",
     "Federation",
     "Job",
+    "JobData",
     "JobError",
     "JobObserver",
     "JobResult",
     "ModelError",
     "Observer",
     "Result",
+    "Run",
     "RunError",
     "Samples",
     "Settings",
     "Silo",
     "TdcdError",
     "load_blocks",
+    "load_data",
     "load_job",
+    "load_run",
     "models",
     "run_job",
     "samples",

@@ -5,8 +5,9 @@ import pytest
 import tomli_w
 
 from tdcd import JobError, load_job, run_job
+from tdcd.data.splits import Part
+from tdcd.experiments.data import load_data
 from tdcd.experiments.job import EMBEDDED, embedded, parse_job, parse_override
-from tdcd.experiments.run import materialise
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -45,12 +46,13 @@ def test_embedded_jobs_are_valid_and_resolve_to_themselves(name: str, tmp_path: 
         (changed(training={"rounds": "ten"}), r"job.toml: training.rounds: should be a valid integer \(is 'ten'\)"),
         (changed(training={"rate": "fast"}), r"training.rate: should be a valid number \(is 'fast'\)"),
         (changed(training={"loss": "hinge"}), "training.loss: should be 'cross-entropy'"),
-        (changed(data={"source": "mnist"}), "data.source: should be 'digits' or 'breast-cancer'"),
+        (changed(data={"source": "mnist"}), "data.source: 'mnist' is not known; there is breast-cancer, cifar10"),
+        (changed(data={"source": "digit"}), "data.source: 'digit' is not known; did you mean 'digits'"),
         (changed(data={"clients": 0}), "data.clients: should be greater than 0"),
         (changed(data={"test_fraction": 1.5}), "data.test_fraction: should be less than 1"),
         (changed(model={"kind": "mpl"}), "model: unknown kind of model 'mpl'; did you mean 'mlp'"),
         (changed(model={"kind": "mlp", "hidden": [0]}), r"model.hidden.0: should be greater than 0 \(is 0\)"),
-        (changed(training={"schedule": {"kind": "stp"}}), "training.schedule: .*'step'"),
+        (changed(training={"schedule": {"kind": "stp"}}), "training.schedule.kind: .*'step'"),
         (changed(training={"schedule": {"kind": "step", "every": -1}}), "training.schedule.every: should be greater"),
         (changed(silos={"mean": {"clint": 3}}), "silos.mean: unknown key 'clint'; did you mean 'clients'"),
         (changed(name="a/b"), "name: .*pattern"),
@@ -100,10 +102,11 @@ def test_overrides() -> None:
 
 
 def test_materialised_data_is_dealt_as_asked() -> None:
-    federation, test = materialise(load_job("digits"))
+    digits = load_data(load_job("digits"))
+    federation, test = digits.federation, digits.held_out[Part.TEST]
     assert {silo: len(roster.clients) for silo, roster in federation.rosters.items()} == {"left": 8, "right": 5}
     assert len(federation) + len(test) == 1797
-    tumours, _ = materialise(parse_job(JOB, "job"))
+    tumours = load_data(parse_job(JOB, "job")).federation
     means = tumours.samples.features["worst"].mean(0)
     assert float(means.abs().max()) < 1e-5
 
@@ -117,9 +120,9 @@ def test_unknown_silos_are_named() -> None:
 def test_a_silo_of_its_own_and_the_baselines(tmp_path: Path) -> None:
     job = parse_job(changed(silos={"worst": {"clients": 2, "model": {"kind": "mlp"}}}, baselines=["alone"]), "job")
     result = run_job(job, tmp_path / "run")
-    assert set(result.alone) == {"mean", "error", "worst"}
+    assert set(result.baselines) == {"mean alone", "error alone", "worst alone"}
     assert len(result.federation.blocks["worst"]) == 4
     assert len(result.federation.blocks["mean"]) == 2
     assert (tmp_path / "run" / "alone" / "worst" / "blocks" / "worst.safetensors").exists()
     again = run_job(job, tmp_path / "run", resume=True)
-    assert again.alone["mean"].history == result.alone["mean"].history
+    assert again.baselines["mean alone"].history == result.baselines["mean alone"].history

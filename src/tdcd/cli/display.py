@@ -44,6 +44,14 @@ class Display(JobObserver, ABC):
         """Return rounds a second in this session."""
         return (done - self.first) / max(1e-9, time.perf_counter() - self.clock)
 
+    def measures(self, evaluation: Evaluation) -> list[str]:
+        """Tell an evaluation in a few words."""
+        parts = {"validation": evaluation.validation, "test": evaluation.test}
+        told = [
+            f"{name} {self.metric} {found[self.metric]:.4f}" for name, found in parts.items() if self.metric in found
+        ]
+        return [f"loss {evaluation.train['loss']:.4f}", *told]
+
     @abstractmethod
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """Show what came out."""
@@ -74,6 +82,10 @@ class Quiet(Display):
 class Json(Display):
     """One JSON object a line, for programs."""
 
+    def noted(self, note: str) -> None:
+        """See JobObserver."""
+        self._say("note", note=note)
+
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
         super().training(name, federation)
@@ -92,8 +104,7 @@ class Json(Display):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
         self.name = "job"
-        everything = {"federation": result.federation, **{f"{s} alone": r for s, r in result.alone.items()}}
-        final = {name: part.history[-1].as_dict() for name, part in everything.items()}
+        final = {name: part.history[-1].as_dict() for name, part in result.all.items()}
         self._say("finished", directory=str(directory), report=str(report), results=final)
 
     def stopped(self, directory: Path | None) -> None:
@@ -109,14 +120,17 @@ class Spoken(Display):
 
     def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job)
-        self.where, self.console = where, console
+        self.console = console
+        console.print(f"Job: {where}", highlight=False, markup=False, soft_wrap=True)
+
+    def noted(self, note: str) -> None:
+        """See JobObserver."""
+        self.console.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
         super().training(name, federation)
         clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
-        if name == "federation":
-            self.console.print(f"Job: {self.where}", highlight=False, markup=False, soft_wrap=True)
         self.console.print(f"[bold]{name}[/]: {len(federation)} samples; clients: {clients}", highlight=False)
 
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
@@ -131,8 +145,7 @@ class Spoken(Display):
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
-        everything = {"federation": result.federation, **{f"{s} alone": r for s, r in result.alone.items()}}
-        finals = {name: part.history[-1] for name, part in everything.items()}
+        finals = {name: part.history[-1] for name, part in result.all.items()}
         names = list(finals["federation"].test)
         table = Table(title="On the test samples", title_justify="left")
         table.add_column("trained by")
@@ -175,10 +188,8 @@ class Plain(Spoken):
         parts = [
             f"  round {done:>{len(str(self.rounds))}}/{self.rounds}",
             f"iteration {evaluation.iteration}",
-            f"loss {evaluation.train['loss']:.4f}",
+            *self.measures(evaluation),
         ]
-        if self.metric in evaluation.test:
-            parts.append(f"test {self.metric} {evaluation.test[self.metric]:.4f}")
         if done > self.first:
             speed = self.speed(done)
             left = timedelta(seconds=round((self.rounds - done) / max(speed, 1e-9)))
@@ -201,6 +212,16 @@ class Live(Spoken):
             console=console,
         )
         self._task = self._progress.add_task("", visible=False, measures="", speed="")
+        self._reading = self._progress.add_task("", visible=False, total=None, measures="", speed="")
+
+    def reading(self, what: str) -> None:
+        """See JobObserver."""
+        self._progress.update(self._reading, description=f"reading {what}", visible=True)
+
+    def training(self, name: str, federation: Federation) -> None:
+        """See JobObserver."""
+        self._progress.update(self._reading, visible=False)
+        super().training(name, federation)
 
     def __enter__(self) -> "Display":
         self._progress.start()
@@ -223,10 +244,7 @@ class Live(Spoken):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """See Observer."""
-        measures = f"loss {evaluation.train['loss']:.4f}"
-        if self.metric in evaluation.test:
-            measures += f"  test {self.metric} {evaluation.test[self.metric]:.4f}"
-        self._progress.update(self._task, measures=measures)
+        self._progress.update(self._task, measures="  ".join(self.measures(evaluation)))
 
 
 def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:

@@ -11,7 +11,7 @@ EXAMPLES = "Examples: tdcd init · tdcd init breast-cancer · tdcd init digits -
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Which job to start from: digits or breast-cancer.")] = "digits",
+    name: Annotated[str, typer.Argument(help="digits, breast-cancer, or a data set of 'tdcd data list'.")] = "digits",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it; default: NAME.toml.")] = None,
 ) -> None:
     """Write a commented job file to edit and train."""

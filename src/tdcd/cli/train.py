@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdcd.cli.imports import import_path, importable
 from tdcd.errors import DivergedError, JobError, RunError
 from tdcd.files import check_run
 
@@ -23,6 +24,8 @@ tdcd train job.toml --rounds 100 -Q 10 --rate 0.05
 
 tdcd train job.toml --set training.momentum=0.9 --set model.hidden=[128,64]
 
+tdcd train physionet2012 --data physionet2012  [dim]# a published data set; see tdcd data list[/dim]
+
 tdcd train --resume runs/digits-20260101-120000
 """
 
@@ -37,6 +40,7 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run directory; default: runs/NAME-DATE-TIME.")
     ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", "-R", help="Communication rounds.")] = None,
     local_steps: Annotated[
         int | None, typer.Option("--local-steps", "-Q", help="Local gradient steps a round.")
@@ -66,6 +70,7 @@ def command(
     if quiet and json:
         raise JobError("--quiet and --json exclude each other")
     named = {
+        "data.directory": str(data) if data else None,
         "training.rounds": rounds,
         "training.local_steps": local_steps,
         "training.batch_size": int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
@@ -93,7 +98,7 @@ def _resolve(
         job = load_job(where, overrides, clients)
         where += " (embedded)" if where in EMBEDDED else ""
         beside = file.parent if file else Path()
-        _importable(beside, *(_import_path(beside) if (beside / "environment.json").exists() else ()))
+        importable(beside, *(import_path(beside) if (beside / "environment.json").exists() else ()))
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
     if out is not None:
@@ -101,7 +106,7 @@ def _resolve(
     check_run(resume)
     where = str(file or resume / "job.toml")
     job = load_job(where, overrides, clients)
-    _importable(Path(where).parent, *_import_path(resume))
+    importable(Path(where).parent, *import_path(resume))
     return job, where, resume
 
 
@@ -134,16 +139,3 @@ def _unused(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _importable(*directories: Path) -> None:
-    """Let a job name models in files beside it, or in the folder tdcd was or is started from; its own come first."""
-    new = dict.fromkeys(str(directory.resolve()) for directory in (*directories, Path.cwd()))
-    sys.path[:0] = [place for place in new if place not in sys.path]
-
-
-def _import_path(run: Path) -> list[Path]:
-    """Return where a run's first session found Python modules: its models may lie there."""
-    from tdcd.training.directory import sessions
-
-    return [Path(place) for place in sessions(run)[0].get("import_path", [])]

@@ -1,4 +1,4 @@
-"""From arrays and data sets to a federation: alignment by ID, splits, built-in sources."""
+"""From arrays, tables and published data sets to a federation: alignment by ID, preparation, splits."""
 
 from tdcd.data.federation import Federation, Silo, samples
 

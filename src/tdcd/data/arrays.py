@@ -29,7 +29,8 @@ def to_tensor(values: ArrayLike, what: str) -> Tensor:
         raise DataError(f"{what}: a dense array of real numbers is wanted, not {tensor.dtype} as {tensor.layout}")
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise DataError(f"{what}: no rows, or rows without numbers")
-    if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
+    if tensor.is_floating_point() and not torch.stack(tensor.aminmax()).isfinite().all():  # NaN passes through
+        finite = tensor.isfinite()
         bad = (~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[:, 0]
         raise DataError(
             f"{what}: NaN or infinite numbers in {len(bad)} of {len(tensor)} rows "

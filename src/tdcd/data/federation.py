@@ -3,7 +3,8 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, shown, to_ids, to_tensor
 from tdcd.errors import DataError, listed, nearest
+
+if TYPE_CHECKING:
+    from tdcd.data.preparation import Preparation
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class Federation:
     rosters: Mapping[str, Roster]
     ids: Array
     """The common IDs in ascending order."""
+    classes: tuple[str, ...] = ()
+    """What the labels 0, 1, 2, … stand for, where that is known."""
+    preparations: Mapping[str, "Preparation"] = field(default_factory=dict)
+    """How each silo's tables became numbers; a run keeps it, to predict from tables."""
 
     @classmethod
     def from_silos(cls, silos: Sequence[Silo], labels: ArrayLike, label_ids: IDs | None = None) -> "Federation":
@@ -82,7 +90,17 @@ class Federation:
         """Return the federation of one silo alone: what it could train by itself."""
         if silo not in self.rosters:
             raise DataError(f"the federation has no silo '{silo}'{nearest(str(silo), self.rosters)}")
-        return Federation(self.samples.only(silo), {silo: self.rosters[silo]}, self.ids)
+        return replace(
+            self,
+            samples=self.samples.only(silo),
+            rosters={silo: self.rosters[silo]},
+            preparations={name: made for name, made in self.preparations.items() if name == silo},
+        )
+
+    def pooled(self) -> "Federation":
+        """Return the federation with all rows of a silo at one client."""
+        owner = torch.zeros(len(self), dtype=torch.int64)
+        return replace(self, rosters={silo: Roster(("all",), owner) for silo in self.silos})
 
     def numbers(self, ids: IDs, what: str = "a batch") -> Tensor:
         """Turn IDs into ascending sample numbers."""
@@ -137,6 +155,8 @@ def _row_ids(silo: Silo, rows: int) -> Array:
 
 
 def _same_ids(common: Array, ids: Array, here: str, there: str) -> None:
+    if np.array_equal(common, ids):
+        return
     if not _comparable(common, ids):
         raise DataError(f"IDs differ: {here} has {_sort(common)}, {there} has {_sort(ids)}")
     missing, extra = np.setdiff1d(common, ids), np.setdiff1d(ids, common)

@@ -1,6 +1,8 @@
 """How a silo's rows fall to its clients in a simulation: pure functions of the IDs, the labels and a seed."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -8,21 +10,59 @@ from pydantic import Field
 
 from tdcd.core.seeds import derive
 from tdcd.data.arrays import Array
-from tdcd.errors import DataError
+from tdcd.errors import DataError, nearest
 from tdcd.strict import Strict
 
+DEFAULT_CLIENTS = 5
+"""K where a job does not say."""
 Concentration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class SiloRows:
+    """A silo's rows, to be dealt."""
+
+    silo: str
+    ids: Array
+    """In any order."""
+    labels: Array
+    attributes: Mapping[str, Array]
+    """More facts of each row, by name."""
 
 
 class RowSplit(Strict):
     """What all splits have in common. Nobody's rows are dropped, and every client has at least one."""
 
+    @abstractmethod
+    def deal(self, rows: SiloRows, clients: int | None, seed: int) -> dict[str, Array]:
+        """Deal a silo's IDs to clients: their IDs by their names."""
+
+
+class ByColumn(RowSplit):
+    """A client for each value of a column, named after it."""
+
+    kind: Literal["column"]
+    column: str
+
+    def deal(self, rows: SiloRows, clients: int | None, seed: int) -> dict[str, Array]:  # noqa: ARG002, D102
+        where = f"silo '{rows.silo}'"
+        if clients is not None:
+            raise DataError(f"{where}: kind column makes a client of each value; leave out the number of clients")
+        if self.column not in rows.attributes:
+            raise DataError(f"{where}: rows cannot be dealt by '{self.column}'{nearest(self.column, rows.attributes)}")
+        values = rows.attributes[self.column]
+        return {str(value): rows.ids[values == value] for value in np.unique(values)}
+
+
+class Drawn(RowSplit):
+    """Splits that draw at random."""
+
     same: bool = False
     """Give client k of every silo the same IDs, as the authors' program does. Otherwise silos are dealt independently:
     clients of different silos hold unrelated IDs."""
 
-    def deal(self, ids: Array, labels: Array, clients: int, silo: str, seed: int) -> dict[str, Array]:
-        """Deal a silo's IDs, in any order, to so many clients: their IDs by their names."""
+    def deal(self, rows: SiloRows, clients: int | None, seed: int) -> dict[str, Array]:  # noqa: D102
+        ids, silo, clients = rows.ids, rows.silo, clients or DEFAULT_CLIENTS
         if clients > len(ids):
             raise DataError(
                 f"silo '{silo}': {clients} clients for {len(ids)} rows would leave clients without rows; "
@@ -30,7 +70,7 @@ class RowSplit(Strict):
             )
         order = np.argsort(ids, kind="stable")
         generator = np.random.Generator(np.random.Philox(key=derive(seed, "deal", "" if self.same else silo)))
-        owner = self._owners(labels[order], clients, generator)
+        owner = self._owners(rows.labels[order], clients, generator)
         counts = np.bincount(owner, minlength=clients)
         parts = np.split(ids[order][np.argsort(owner, kind="stable")], np.cumsum(counts)[:-1])
         digits = len(str(clients))
@@ -41,7 +81,7 @@ class RowSplit(Strict):
         """Return the client of each row 0 … M − 1, given the rows' labels."""
 
 
-class Equal(RowSplit):
+class Equal(Drawn):
     """At random to clients of equal size, as in the paper; remainders are dealt too."""
 
     kind: Literal["equal"] = "equal"
@@ -51,7 +91,7 @@ class Equal(RowSplit):
         return _in_turn(generator.permutation(len(labels)), each + (np.arange(clients) < more))
 
 
-class SizeSkew(RowSplit):
+class SizeSkew(Drawn):
     """At random to clients whose shares are drawn from a Dirichlet distribution."""
 
     kind: Literal["size-skew"] = "size-skew"
@@ -66,7 +106,7 @@ class SizeSkew(RowSplit):
         return _in_turn(generator.permutation(len(labels)), counts)
 
 
-class LabelSkew(RowSplit):
+class LabelSkew(Drawn):
     """Each class to clients whose shares of it are drawn from a Dirichlet distribution."""
 
     kind: Literal["label-skew"] = "label-skew"
@@ -96,6 +136,6 @@ def _in_turn(order: Array, counts: Array) -> Array:
     return owner
 
 
-Rows = Annotated[Equal | SizeSkew | LabelSkew, Field(discriminator="kind")]
+Rows = Annotated[Equal | SizeSkew | LabelSkew | ByColumn, Field(discriminator="kind")]
 """The type of ``data.rows``."""
-ROWS_TAGS = frozenset({"equal", "size-skew", "label-skew"})
+ROWS_TAGS = frozenset({"equal", "size-skew", "label-skew", "column"})

@@ -1,4 +1,9 @@
-"""Which samples are held out, as a pure function of a seed: every site computes the same by itself."""
+"""Which samples are for training, validation and testing, as a pure function of the ID and a seed.
+
+Every site computes the same by itself, whatever other IDs it knows.
+"""
+
+from enum import IntEnum
 
 import numpy as np
 
@@ -6,11 +11,45 @@ from tdcd.core.seeds import derive
 from tdcd.data.arrays import Array
 
 
-def held_out(ids: Array, fraction: float, seed: int) -> Array:
-    """Choose the test IDs: each by its own draw from the ID and the seed, whatever other IDs there are.
+class Part(IntEnum):
+    """What a sample is for."""
 
-    Returns a mask over ``ids``. About ``fraction`` of many IDs, not exactly.
+    TRAIN = 0
+    VALIDATION = 1
+    TEST = 2
+
+    @property
+    def word(self) -> str:
+        """Its name in files and messages."""
+        return ("train", "validation", "test")[self]
+
+
+def held_out(ids: Array, fraction: float, seed: int, purpose: str = "held-out") -> Array:
+    """Choose about ``fraction`` of many IDs, not exactly: each by its own draw from the ID and the seed.
+
+    Returns a mask over ``ids``.
     """
-    draws = np.array([derive(seed, "held-out", identity) for identity in ids.tolist()], dtype=np.float64)
+    if fraction <= 0:
+        return np.zeros(len(ids), dtype=bool)
+    draws = np.array([derive(seed, purpose, identity) for identity in ids.tolist()], dtype=np.float64)
     mask: Array = draws / 2.0**63 < fraction
     return mask
+
+
+def parts_of(
+    ids: Array, test_fraction: float, validation_fraction: float, seed: int, testing: Array | None = None
+) -> Array:
+    """Return the part of each ID.
+
+    Args:
+        ids: In any order.
+        test_fraction: About so many are for testing, unless ``testing`` says which.
+        validation_fraction: About so many of the others are for validation.
+        seed: Draws both.
+        testing: A mask of the IDs for testing.
+    """
+    if testing is None:
+        testing = held_out(ids, test_fraction, seed)
+    validation = held_out(ids, validation_fraction, seed, "validation") & ~testing
+    parts: Array = np.select([testing, validation], [Part.TEST, Part.VALIDATION], Part.TRAIN).astype(np.int8)
+    return parts

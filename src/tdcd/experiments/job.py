@@ -7,42 +7,101 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tdcd.compute import ComputeName
+from tdcd.data.features import FEATURES_TAGS, Features
 from tdcd.data.rows import ROWS_TAGS, Equal, Rows
-from tdcd.data.sources import SourceName
-from tdcd.errors import JobError, nearest
+from tdcd.data.sets import SETS, SetName
+from tdcd.data.tablesettings import TableSettings
+from tdcd.errors import JobError, listed, nearest
 from tdcd.models import MODEL_TAGS, Model
 from tdcd.strict import Strict, problems
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Count, Settings
 from tdcd.training.train import EngineName
 
-EMBEDDED = ("digits", "breast-cancer")
-"""Jobs that come with tdcd, by name."""
+EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
+"""Jobs that come with tdcd, by name. Those on published data need to be told where its files are."""
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Data(Strict):
-    """What to train on, and how rows are dealt to clients."""
+class _Split(Strict):
+    """What is held out of any data."""
 
-    source: SourceName
-    """A built-in data set, which also names the silos."""
-    clients: Count = 5
-    """K: clients in each silo that does not say otherwise."""
+    test_fraction: Fraction | None = None
+    """About so many of the IDs are held out for testing. Default: what the publisher holds out, or else 0.2."""
+    validation_fraction: Fraction | None = None
+    """About so many of the others are held out for validation; default: none."""
+    clients: Count | None = None
+    """K: clients in each silo that does not say otherwise; default: 5."""
     rows: Rows = Equal()
     """How a silo's rows fall to its clients."""
-    test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """About so many of the IDs are held out for testing."""
     seed: Annotated[int, Field(ge=0)] = 2021
-    """Chooses the test IDs and deals the rows to clients."""
+    """Chooses what is held out, and deals features to silos and rows to clients."""
 
 
-class SiloJob(Strict):
+class SetData(_Split):
+    """A published or built-in data set, and how it is dealt to silos."""
+
+    source: SetName
+    directory: str | None = None
+    """Where its files are; not for the built-in ones."""
+    pixels: Count | None = None
+    """Scale pictures to this width and height; for ModelNet."""
+    features: Features | None = None
+    """How silos share the features; default: as fits the data set."""
+
+
+class TableData(_Split):
+    """Tables that the silos' clients have."""
+
+    source: Literal["tables"]
+    alignment: str | None = None
+    """The file that ``tdcd align`` made; default: align anew for every training."""
+    split_column: str | None = None
+    """A column of one or more silos that says "train", "validation" or "test", instead of fractions."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "TableData":
+        if self.split_column and (self.test_fraction or self.validation_fraction):
+            raise ValueError("split_column says what is held out; leave out test_fraction and validation_fraction")
+        return self
+
+
+class Labels(Strict):
+    """Who has the labels, and what they mean; for tables."""
+
+    silo: str | None = None
+    """Whose labels are handed to the silos that have none."""
+    sharing: Literal["shared"] | None = None
+    """"shared" allows it: they are handed over when IDs are aligned."""
+    positive: str | int | None = None
+    """The label that counts as 1, where there are two that are not 0 and 1."""
+
+
+def _clients(value: Any) -> Any:
+    if isinstance(value, dict):
+        wrong = [name for name, path in value.items() if not isinstance(path, str) or not path]
+        if wrong or not value:
+            raise ValueError(
+                f'names a file for each client: {{ north = "north.csv" }}{"; not so: " if wrong else ""}{listed(wrong)}'
+            )
+    elif value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"is a number of clients, or a table that names a file for each (is {value!r})")
+    return value
+
+
+class SiloJob(TableSettings):
     """What is particular to one silo."""
 
-    clients: Count | None = None
-    """K_j, when it is not data.clients."""
+    clients: Annotated[int | dict[str, str] | None, BeforeValidator(_clients)] = None
+    """K_j, when it is not data.clients; or, for tables, the file of each client by its name."""
+    file: str | None = None
+    """For tables: one file with all of the silo's rows, dealt to simulated clients by ``rows``."""
+    rows: Rows | None = None
+    """How its rows fall to its clients, when it is not data.rows."""
     model: Model | None = None
     """h_j, when it is not the job's model."""
 
@@ -60,27 +119,65 @@ class Job(Strict):
     """Threads that may share the work; default: one for each core. The numbers do not depend on it."""
     device: str = "cpu"
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
-    baselines: list[Literal["alone"]] = []
-    """What to train for comparison: "alone" trains each silo by itself with the same settings."""
-    data: Data
+    baselines: list[Literal["central", "alone"]] = []
+    """What to train for comparison, with the same settings: "central" all data in one place, by as many plain steps;
+    "alone" each silo by itself."""
+    data: Annotated[SetData | TableData, Field(discriminator="source")]
+    labels: Labels = Labels()
     model: Model
     """The network of every silo that does not have its own."""
     silos: dict[str, SiloJob] = {}
     """What is particular to single silos, by name."""
     training: Settings
 
+    @model_validator(mode="after")
+    def _consistent(self) -> "Job":
+        if isinstance(self.data, TableData):
+            return self._tables()
+        for name, silo in self.silos.items():
+            for key in TableSettings.model_fields.keys() | {"file"}:
+                if getattr(silo, key) != SiloJob.model_fields[key].default:
+                    raise ValueError(f'silos.{name}.{key} goes with data.source = "tables" only')
+            if isinstance(silo.clients, dict):
+                raise ValueError(f'silos.{name}.clients: files go with data.source = "tables" only')
+        if self.labels != Labels():
+            raise ValueError('labels goes with data.source = "tables" only')
+        return self
+
+    def _tables(self) -> "Job":
+        if not self.silos:
+            raise ValueError("silos: tables need a [silos.NAME] for every silo, with its clients' files")
+        for name, silo in self.silos.items():
+            if isinstance(silo.clients, dict) == (silo.file is not None):
+                raise ValueError(
+                    f'silos.{name}: name a file for each client, clients = {{ north = "north.csv" }}; '
+                    'or one file for all, file = "all.csv"'
+                )
+            if not silo.id:
+                raise ValueError(f"silos.{name}.id: name the column that holds the IDs")
+            if isinstance(silo.clients, dict) and silo.rows:
+                raise ValueError(f"silos.{name}.rows: its clients have files of their own, so no rows are dealt")
+        if self.labels.silo is not None and self.labels.silo not in self.silos:
+            raise ValueError(f"labels.silo: '{self.labels.silo}' is no silo{nearest(self.labels.silo, self.silos)}")
+        if self.labels.positive is not None and self.training.loss != "binary-cross-entropy":
+            raise ValueError("labels.positive goes with the loss binary-cross-entropy")
+        return self
+
     def as_table(self) -> dict[str, Any]:
         """Return the job with every default filled in, as it is written to job.toml."""
-        return self.model_dump(exclude_none=True)
+        unused = {} if isinstance(self.data, TableData) else {"silos": {"__all__": set(TableSettings.model_fields)}}
+        return self.model_dump(exclude_none=True, exclude=unused)
 
 
 def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
     """Read a job file.
 
     Args:
-        path: A TOML file, or the name of an embedded job: "digits" or "breast-cancer".
+        path: A TOML file, or the name of an embedded job such as "digits".
         overrides: Settings that replace the file's, by their dotted names: ``{"training.rounds": 10}``.
         clients: K for every silo, also for those that have a number of their own in the file.
+
+    Paths in a job file are told from where it lies, paths in ``overrides`` from the current directory.
 
     Raises:
         JobError: it cannot be read or is not a valid job; names every problem by its key.
@@ -90,8 +187,10 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{where}: not TOML: {error}") from error
+    _resolve_paths(table, Path(path).parent)
     for key, value in (overrides or {}).items():
         _set(table, key, value)
+    _resolve_paths(table, Path())
     if clients is not None:
         _set(table, "data.clients", clients)
         silos = table.get("silos", {})
@@ -105,7 +204,7 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     try:
         return Job.model_validate(table)
     except ValidationError as error:
-        found = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS)
+        found = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS | FEATURES_TAGS | SETS.keys() | {"tables"})
         raise JobError("\n".join(f"{where}: {problem}" for problem in found)) from error
 
 
@@ -131,6 +230,22 @@ def known_silos(names: Iterable[str], silos: Iterable[str], where: str) -> None:
     for name in names:
         if name not in silos:
             raise JobError(f"{where}: silos.{name}: the data has no such silo{nearest(name, silos)}")
+
+
+def _resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
+    """Make the paths of a job absolute; they are told from where the job file lies."""
+
+    def resolve(where: Any, *keys: str) -> None:
+        for key in keys if isinstance(where, dict) else ():
+            if isinstance(where.get(key), str) and where[key]:
+                where[key] = str((beside / Path(where[key]).expanduser()).resolve())
+
+    resolve(table.get("data"), "directory", "alignment")
+    silos = table.get("silos")
+    for silo in silos.values() if isinstance(silos, dict) else ():
+        resolve(silo, "file")
+        if isinstance(silo, dict) and isinstance(silo.get("clients"), dict):
+            resolve(silo["clients"], *silo["clients"])
 
 
 def _text(path: Path | str) -> tuple[str, str]:

@@ -1,19 +1,16 @@
 """From a job to a trained federation."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from tdcd.core.topology import Samples
-from tdcd.data.arrays import Array
-from tdcd.data.federation import Federation, Silo, samples
-from tdcd.data.sources import SOURCES, Source
-from tdcd.data.splits import held_out
-from tdcd.errors import DataError, JobError, listed
-from tdcd.experiments.job import Job, known_silos
+from tdcd.data.federation import Federation
+from tdcd.data.splits import Part
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job
 from tdcd.training.result import Result
+from tdcd.training.schedules import Constant, Step, Theory
+from tdcd.training.settings import Settings
 from tdcd.training.train import Observer, train
 
 
@@ -22,15 +19,26 @@ class JobResult:
     """What a job gave: the federation's result, and those of the baselines by name."""
 
     federation: Result
-    alone: Mapping[str, Result]
-    """What each silo reached by itself, when the job asked for it."""
+    baselines: Mapping[str, Result]
+    """What the job asked for to compare with: "central", and "SILO alone" for every silo."""
+
+    @property
+    def all(self) -> dict[str, Result]:
+        """Every training by its name."""
+        return {"federation": self.federation, **self.baselines}
 
 
 class JobObserver(Observer):
-    """Is told how a job goes: which training begins, and how each goes."""
+    """Is told how a job goes: what is read, which training begins, and how each goes."""
+
+    def reading(self, what: str) -> None:
+        """Something is about to be read, which may take a while."""
+
+    def noted(self, note: str) -> None:
+        """Something that the user should know of the data."""
 
     def training(self, name: str, federation: Federation) -> None:
-        """Training ``name`` ("federation", or "left alone") is about to begin."""
+        """Training ``name`` ("federation", "central" or "left alone") is about to begin."""
 
 
 def run_job(
@@ -52,16 +60,20 @@ def run_job(
     """
     observer = observer or JobObserver()
     directory = Path(directory) if directory is not None else None
-    federation, test = materialise(job, where)
-    models = {silo: job.silos[silo].model or job.model if silo in job.silos else job.model for silo in federation.silos}
+    data = load_data(job, where, observer.reading)
+    for note in data.notes:
+        observer.noted(note)
+    silos = data.federation.silos
+    models = {silo: job.silos[silo].model or job.model if silo in job.silos else job.model for silo in silos}
 
-    def trained(name: str, part: Federation, test: Samples, job: Job, path: Path | None) -> Result:
-        observer.training(name, part)
+    def trained(name: str, federation: Federation, job: Job, path: Path | None) -> Result:
+        observer.training(name, federation)
         return train(
-            part,
-            {silo: models[silo] for silo in part.silos},
+            federation,
+            {silo: models[silo] for silo in federation.silos},
             job.training,
-            test=test,
+            validation=data.held_out.get(Part.VALIDATION),
+            test=data.held_out.get(Part.TEST),
             engine=job.engine,
             compute=job.compute,
             workers=job.workers,
@@ -72,58 +84,42 @@ def run_job(
             observer=observer,
         )
 
-    whole = trained("federation", federation, test, job, directory)
-    alone = {}
-    if "alone" in job.baselines:
-        for silo in federation.silos:
-            path = directory / "alone" / silo if directory else None
-            part = job.model_copy(update={"name": f"{job.name}-{silo}-alone", "baselines": []})
-            alone[silo] = trained(f"{silo} alone", federation.only(silo), test.only(silo), part, path)
-    return JobResult(whole, alone)
+    def baseline(name: str, training: Settings) -> Job:
+        return job.model_copy(update={"name": f"{job.name}-{name}", "baselines": [], "training": training})
 
-
-def materialise(job: Job, where: str = "job") -> tuple[Federation, Samples]:
-    """Load a job's data and deal it: the federation to train, the samples to test."""
-    source = SOURCES[job.data.source]()
-    known_silos(job.silos, source.features, where)
-    ids = np.arange(len(source.labels))
-    testing = held_out(ids, job.data.test_fraction, job.data.seed)
-    for part, mask in (("test", testing), ("training", ~testing)):
-        if not mask.any():
-            raise DataError(f"{where}: data.test_fraction = {job.data.test_fraction} leaves no {part} samples")
-    if source.table:
-        source = _standardised(source, ~testing)
-    clients = _clients(job, source.features, where)
-    silos = [
-        Silo(
-            name=silo,
-            features=rows[~testing],
-            ids=ids[~testing],
-            clients=job.data.rows.deal(ids[~testing], source.labels[~testing], clients[silo], silo, job.data.seed),
+    whole = trained("federation", data.federation, job, directory)
+    found = {}
+    if "central" in job.baselines:
+        path = directory / "central" if directory else None
+        found["central"] = trained(
+            "central", data.federation.pooled(), baseline("central", central(job.training)), path
         )
-        for silo, rows in source.features.items()
-    ]
-    return (
-        Federation.from_silos(silos, source.labels[~testing], ids[~testing]),
-        samples({silo: rows[testing] for silo, rows in source.features.items()}, source.labels[testing]),
+    for silo in silos if "alone" in job.baselines else ():
+        path = directory / "alone" / silo if directory else None
+        part = baseline(f"{silo}-alone", job.training)
+        found[f"{silo} alone"] = trained(f"{silo} alone", data.federation.only(silo), part, path)
+    return JobResult(whole, found)
+
+
+def central(settings: Settings) -> Settings:
+    """Return the settings of central training by as many gradient steps: an exchange after each of them.
+
+    With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
+    descent on the whole model.
+    """
+    steps = settings.local_steps
+    rate, schedule = settings.rate, settings.schedule
+    if isinstance(schedule, Step):
+        schedule = Step(every=schedule.every * steps, factor=schedule.factor)
+    elif isinstance(schedule, Theory):
+        rate, schedule = settings.rate_of(1), Constant()
+    return settings.model_copy(
+        update={
+            "local_steps": 1,
+            "rounds": settings.rounds * steps,
+            "rate": rate,
+            "schedule": schedule,
+            "evaluate_every": settings.evaluate_every * steps,
+            "checkpoint_every": settings.checkpoint_every * steps,
+        }
     )
-
-
-def _clients(job: Job, silos: Iterable[str], where: str) -> dict[str, int]:
-    """Return each silo's number of clients."""
-    found = {silo: (job.silos[silo].clients if silo in job.silos else None) or job.data.clients for silo in silos}
-    if job.data.rows.same and len(set(found.values())) > 1:
-        raise JobError(
-            f"{where}: data.rows.same = true deals the same IDs to client k of every silo, so all need the same "
-            f"number of clients; here they are {listed(f'{silo} {count}' for silo, count in found.items())}"
-        )
-    return found
-
-
-def _standardised(source: Source, training: Array) -> Source:
-    """Give every column mean 0 and deviation 1 over the training rows."""
-    scaled = {}
-    for silo, rows in source.features.items():
-        deviation = rows[training].std(axis=0)
-        scaled[silo] = (rows - rows[training].mean(axis=0)) / np.where(deviation > 0, deviation, 1)
-    return replace(source, features=scaled)

@@ -22,8 +22,8 @@ class RunFiles:
     sessions: tuple[Mapping[str, Any], ...]
     result: Mapping[str, Any]
     """Empty while the run is under way."""
-    alone: Mapping[str, "RunFiles"]
-    """Runs of single silos, by silo."""
+    baselines: Mapping[str, "RunFiles"]
+    """Runs to compare with: "central", "SILO alone"."""
 
 
 def read_run(path: Path) -> RunFiles:
@@ -41,7 +41,8 @@ def read_run(path: Path) -> RunFiles:
 
 def _read_run(path: Path) -> RunFiles:
     federation = _read(path / "federation.json", json.loads)
-    parts = [path / "alone" / silo["name"] for silo in federation["silos"]]
+    parts = {"central": path / "central"}
+    parts |= {f"{silo['name']} alone": path / "alone" / silo["name"] for silo in federation["silos"]}
     return RunFiles(
         path=path,
         job=_read(path / "job.toml", tomllib.loads),
@@ -49,7 +50,7 @@ def _read_run(path: Path) -> RunFiles:
         history=tuple(_read(path / "history.jsonl", _lines)),
         sessions=tuple(_read(path / "environment.json", json.loads)),
         result=_read(path / "result.json", json.loads) if (path / "result.json").exists() else {},
-        alone={part.name: read_run(part) for part in parts if (part / "federation.json").exists()},
+        baselines={name: read_run(part) for name, part in parts.items() if (part / "federation.json").exists()},
     )
 
 

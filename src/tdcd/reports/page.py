@@ -35,7 +35,7 @@ def write_report(run: Path | str) -> Path:
 def render(run: RunFiles) -> str:
     """Return the page."""
     metric = _metric(run)
-    runs = {"federation": run, **{f"{silo} alone": part for silo, part in run.alone.items()}}
+    runs = {"federation": run, **run.baselines}
     template = Environment(loader=PackageLoader("tdcd.reports"), autoescape=True).get_template("run.html")
     return template.render(
         run=run,
@@ -81,7 +81,7 @@ def _figures(runs: Mapping[str, RunFiles], metric: str) -> Iterator[str]:
     history = runs["federation"].history
     if not history:
         return
-    sets = [part for part in ("train", "test") if history[0][part]]
+    sets = [part for part in ("train", "validation", "test") if history[0][part]]
     losses = [_curve(part, runs["federation"], part, "loss") for part in sets]
     positive = all(value > 0 for curve in losses for value in curve.y)
     yield curves("loss", losses, "local steps", "loss", logarithmic=positive)

@@ -6,6 +6,7 @@ federation.json          silos, clients, rows, networks
 history.jsonl            one evaluation a line
 checkpoint.safetensors   all blocks after some round: where `--resume` goes on
 blocks/SILO.safetensors  each hub's block at the end
+preparation/SILO.json    how its tables became numbers, where it has tables
 result.json              how it ended
 report.html              all of it to look at
 """
@@ -85,7 +86,7 @@ class RunDirectory:
         What an earlier session recorded after that round is forgotten: it will happen again. ``due`` are the rounds
         that the history must have.
         """
-        found = self._read_history()
+        found = read_history(self._history)
         kept = [evaluation for evaluation in found if evaluation.round <= up_to]
         lost = sorted(set(due) - {evaluation.round for evaluation in kept})
         if lost:
@@ -103,23 +104,15 @@ class RunDirectory:
             write_atomically(file, tomli_w.dumps(dict(self._job)))
         return kept
 
+    def attach(self, name: str, text: str) -> None:
+        """Keep a text file with the run."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, text)
+
     def record(self, evaluation: Evaluation) -> None:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
         append(self._history, _line(evaluation))
-
-    def _read_history(self) -> list[Evaluation]:
-        """Read the history; its last line may be half written."""
-        if not self._history.exists():
-            return []
-        found: list[Evaluation] = []
-        lines = self._history.read_text(encoding="utf-8", errors="replace").splitlines()
-        for number, line in enumerate(lines, start=1):
-            try:
-                found.append(Evaluation.from_dict(json.loads(line)))
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
-                if number < len(lines):
-                    raise RunError(f"{self._history}: line {number} is damaged: {error}") from error
-        return found
 
     def save(self, round_: int, blocks: Blocks, seconds: float, inputs: Mapping[str, str]) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
@@ -171,6 +164,21 @@ def load_blocks(directory: Path | str) -> dict[str, Block]:
     if not files:
         raise RunError(f"{directory}: no blocks there (blocks/SILO.safetensors)")
     return {file.stem: _unpacked(file)[0] for file in files}
+
+
+def read_history(path: Path) -> list[Evaluation]:
+    """Read a run's history; its last line may be half written."""
+    if not path.exists():
+        return []
+    found: list[Evaluation] = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(Evaluation.from_dict(json.loads(line)))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            if number < len(lines):
+                raise RunError(f"{path}: line {number} is damaged: {error}") from error
+    return found
 
 
 def stored_job(path: Path) -> dict[str, Any]:

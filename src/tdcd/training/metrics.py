@@ -1,10 +1,12 @@
-"""What a model's scores are worth, as fits the loss. Metrics that are undefined on a set are left out."""
+"""What a model's scores are worth, as fits the loss. Metrics that are undefined on a set are left out.
+
+scikit-learn is imported on first use: it takes a second and 75 MB, and reading data needs neither.
+"""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn import metrics
 from torch import Tensor
 
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
@@ -31,6 +33,8 @@ def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, f
 
 
 def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
+    from sklearn import metrics
+
     found = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, average="macro", zero_division=0),
@@ -48,6 +52,8 @@ def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
 
 
 def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
+    from sklearn import metrics
+
     found = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, zero_division=0),
@@ -59,6 +65,8 @@ def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
 
 
 def _regression(y: Array, predicted: Array) -> dict[str, float]:
+    from sklearn import metrics
+
     found = {"mse": metrics.mean_squared_error(y, predicted)}
     if len(y) > 1:
         found["r2"] = metrics.r2_score(y, predicted)

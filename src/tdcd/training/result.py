@@ -31,6 +31,8 @@ class Evaluation:
     """Wall time of the training so far, over all its sessions."""
     train: Mapping[str, float]
     """Loss and metrics on all training rows."""
+    validation: Mapping[str, float] = field(default_factory=dict)
+    """Loss and metrics on all validation rows; empty without a validation set."""
     test: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics on all test rows; empty without a test set."""
 
@@ -42,6 +44,7 @@ class Evaluation:
             iteration=int(line["iteration"]),
             seconds=float(line["seconds"]),
             train={str(name): float(value) for name, value in line["train"].items()},
+            validation={str(name): float(value) for name, value in line["validation"].items()},
             test={str(name): float(value) for name, value in line["test"].items()},
         )
 

@@ -28,6 +28,7 @@ class Setup:
     tasks: Mapping[str, SiloTask]
     networks: Mapping[str, Network]
     train: Samples
+    validation: Samples | None
     test: Samples | None
     width: int
     """E, the width of the embeddings."""
@@ -36,7 +37,12 @@ class Setup:
 
 
 def prepare(
-    federation: Federation, models: Models, settings: Settings, test: Samples | None, device: torch.device
+    federation: Federation,
+    models: Models,
+    settings: Settings,
+    validation: Samples | None,
+    test: Samples | None,
+    device: torch.device,
 ) -> Setup:
     """Fit networks, features and labels together.
 
@@ -45,12 +51,9 @@ def prepare(
     """
     chosen = _one_each(models, federation.silos)
     train = _cast(federation.samples, settings)
-    if test is not None:
-        _same_shapes(train, test)
-        rows = {silo: test.features[silo].to(x.dtype) for silo, x in train.features.items()}
-        test = Samples(rows, test.labels)
+    validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
     objective = settings.objective
-    outputs = max(objective.width(part.labels) for part in (train, test) if part is not None)
+    outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
     networks = {
         silo: _network(silo, chosen[silo], train.features[silo], outputs, settings) for silo in federation.silos
     }
@@ -62,7 +65,7 @@ def prepare(
         )
     width = next(iter(widths.values()))
     train = _labelled(train, width, settings).to(device)
-    test = _labelled(test, width, settings).to(device) if test else None
+    validation, test = (_labelled(part, width, settings).to(device) if part else None for part in (validation, test))
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
     tasks = {
         silo: SiloTask(
@@ -82,7 +85,7 @@ def prepare(
     told = {
         silo: model.told() if isinstance(model, ModelSpec) else type(model).__name__ for silo, model in chosen.items()
     }
-    return Setup(tasks, networks, train, test, width, told)
+    return Setup(tasks, networks, train, validation, test, width, told)
 
 
 def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping[str, ArrayLike]] | None) -> Blocks:
@@ -184,16 +187,20 @@ def _width(silo: str, network: Network, rows: Tensor) -> int:
     return embedding.shape[1]
 
 
-def _same_shapes(train: Samples, test: Samples) -> None:
-    missing = sorted(set(train.features) - set(test.features))
+def _like(train: Samples, part: Samples | None, name: str) -> Samples | None:
+    """Check that samples to evaluate on fit the training rows, and bring them to the same types."""
+    if part is None:
+        return None
+    missing = sorted(set(train.features) - set(part.features))
     if missing:
-        raise DataError(f"test set: no rows for silo {listed(missing)}")
+        raise DataError(f"{name} set: no rows for silo {listed(missing)}")
     for silo, rows in train.features.items():
-        if test.features[silo].shape[1:] != rows.shape[1:]:
+        if part.features[silo].shape[1:] != rows.shape[1:]:
             raise DataError(
-                f"test set: rows of silo '{silo}' have shape {tuple(test.features[silo].shape[1:])}, "
+                f"{name} set: rows of silo '{silo}' have shape {tuple(part.features[silo].shape[1:])}, "
                 f"its training rows {tuple(rows.shape[1:])}"
             )
+    return Samples({silo: part.features[silo].to(x.dtype) for silo, x in train.features.items()}, part.labels)
 
 
 def _labelled(samples: Samples, width: int, settings: Settings) -> Samples:

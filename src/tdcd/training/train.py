@@ -56,6 +56,7 @@ def train(
     models: Models,
     settings: Settings,
     *,
+    validation: Samples | None = None,
     test: Samples | None = None,
     initial: Mapping[str, Mapping[str, ArrayLike]] | None = None,
     batches: Sequence[IDs] | None = None,
@@ -74,7 +75,8 @@ def train(
         federation: The training data.
         models: A model specification for all silos, or a specification or ``nn.Module`` for each by name.
         settings: Loss, rounds, local steps, batch size, rate …
-        test: Held-out samples to evaluate on.
+        validation: Held-out samples to choose settings by.
+        test: Held-out samples to judge the outcome by.
         initial: First weights for every silo by name; default: those of the modules, or drawn from the seed.
         batches: The IDs of every round's mini-batch; default: drawn from the seed.
         engine: "local", or "oracle" for the slow pseudocode.
@@ -90,8 +92,8 @@ def train(
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    _check_arguments(federation, settings, test, directory, resume, observer, workers)
-    setup = prepare(federation, models, settings, test, _device(device))
+    _check_arguments(federation, settings, validation, test, directory, resume, observer, workers)
+    setup = prepare(federation, models, settings, validation, test, _device(device))
     training = _Training(
         setup=setup,
         settings=settings,
@@ -107,6 +109,8 @@ def train(
             training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
             training.inputs = _fingerprints(federation, training, batches)
             training.go_on(description(federation, setup, settings, training.engine))
+            for silo, made in federation.preparations.items():
+                training.directory.attach(f"preparation/{silo}.json", made.to_json())
         return training.run()
 
 
@@ -203,9 +207,10 @@ class _Training:
             iteration=self.state.done * self.settings.local_steps,
             seconds=round(self._seconds(), 3),
             train=self._measured(self.setup.train),
+            validation=self._measured(self.setup.validation) if self.setup.validation else {},
             test=self._measured(self.setup.test) if self.setup.test else {},
         )
-        for name, measures in (("training", found.train), ("test", found.test)):
+        for name, measures in (("training", found.train), ("validation", found.validation), ("test", found.test)):
             if not isfinite(measures.get("loss", 0.0)):
                 raise self._diverged(f"the {name} loss is {measures['loss']}", self.state.done)
         self.history.append(found)
@@ -254,6 +259,7 @@ class _Training:
 def _check_arguments(
     federation: object,
     settings: object,
+    validation: object,
     test: object,
     directory: object,
     resume: bool,
@@ -264,10 +270,11 @@ def _check_arguments(
     for name, value, kind, hint in (
         ("federation", federation, Federation, "make one with Federation.from_silos"),
         ("settings", settings, Settings, "make them with tdcd.Settings(…)"),
+        ("validation", validation, Samples, "make them with tdcd.samples(features, labels)"),
         ("test", test, Samples, "make them with tdcd.samples(features, labels)"),
         ("observer", observer, Observer, "make a class of your own from tdcd.Observer"),
     ):
-        optional = name in ("test", "observer")
+        optional = name in ("validation", "test", "observer")
         if not isinstance(value, kind) and not (optional and value is None):
             raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
     if directory is not None and not str(directory):
@@ -282,8 +289,10 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
     """Describe who takes part, for federation.json."""
     return {
         "samples": len(federation),
+        "validation_samples": len(setup.validation) if setup.validation else 0,
         "test_samples": len(setup.test) if setup.test else 0,
         "loss": settings.loss,
+        "classes": list(federation.classes),
         "embedding": setup.width,
         "silos": [
             {
@@ -347,8 +356,9 @@ def _fingerprints(federation: Federation, training: _Training, batches: Sequence
         "networks": hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest(),
         "first weights": fingerprint({f"{silo}/{n}": t for silo, block in first.items() for n, t in block.items()}),
     }
-    if setup.test:
-        given["test data"] = fingerprint({"labels": setup.test.labels, **setup.test.features})
+    for name, part in (("validation data", setup.validation), ("test data", setup.test)):
+        if part:
+            given[name] = fingerprint({"labels": part.labels, **part.features})
     if batches is not None:
         rounds = range(1, training.settings.rounds + 1)
         given["batches"] = fingerprint({str(number): training.batch_of(number) for number in rounds})

@@ -1,0 +1,65 @@
+"""``tdcd align``: find the IDs that all silos have, once for many trainings."""
+
+import json as json_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """Examples:
+
+tdcd align loans.toml  [dim]# to the file that the job names as data.alignment, or loans.alignment.parquet[/dim]
+
+tdcd align loans.toml --out customers.alignment.parquet
+"""
+
+
+def command(
+    job: Annotated[Path, typer.Argument(help="A job over tables.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where to write it; default: data.alignment, or NAME.alignment.parquet."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Find the IDs that all silos have and write them to a file that trainings reuse."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tdcd.experiments.job import TableData, load_job
+    from tdcd.experiments.tables import TableJob
+
+    read = load_job(job)
+    console = Console(stderr=True)
+    with console.status("") as status:
+        opened = TableJob.opened(read, lambda what: status.update(f"reading {what}"))
+        alignment, _ = opened.align()
+    named = read.data.alignment if isinstance(read.data, TableData) else None
+    path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
+    alignment.save(path)
+    common = len(alignment.ids)
+    if json:
+        shares = {
+            silo: {client: {"rows": share.rows, "common": share.common} for client, share in clients.items()}
+            for silo, clients in alignment.shares.items()
+        }
+        told = {"file": str(path), "common": common, "fingerprint": alignment.fingerprint, "silos": shares}
+        typer.echo(json_.dumps(told))
+        return
+    table = Table(title=f"{common:,} IDs are in all silos", title_justify="left")
+    table.add_column("silo")
+    table.add_column("client")
+    for name in ("rows", "in common", "lost"):
+        table.add_column(name, justify="right")
+    for silo, clients in alignment.shares.items():
+        total = sum(share.rows for share in clients.values())
+        table.add_row(silo, "all", f"{total:,}", f"{common:,}", f"{total - common:,}", style="bold")
+        for client, share in clients.items() if len(clients) > 1 else ():
+            lost = share.rows - share.common
+            table.add_row("", client, f"{share.rows:,}", f"{share.common:,}", f"{lost:,}")
+    console = Console()
+    console.print(table)
+    console.print(f"Fingerprint: {alignment.fingerprint}", highlight=False)
+    console.print(f"Written to:  {path}", highlight=False, soft_wrap=True)
+    if named is None or Path(named) != path.resolve():
+        console.print(f'To train with it, set in the job: \\[data] alignment = "{path.name}"', highlight=False)

@@ -1,0 +1,54 @@
+"""``tdcd data``: the published data sets that jobs can name."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The data sets that tdcd reads.", no_args_is_help=True)
+
+
+@app.command("list", epilog="Example: tdcd data list")
+def list_() -> None:
+    """Say which data sets there are, where to get each, and how its files must lie."""
+    from rich.console import Console
+
+    from tdcd.data.sets import SETS
+
+    console = Console(soft_wrap=True, highlight=False)
+    for entry in SETS.values():
+        console.print(f"[bold]{entry.name}[/]  {entry.what}", markup=True)
+        console.print(f"    task   {entry.task}", markup=False)
+        console.print(f"    silos  {_told(entry.features.model_dump())}", markup=False)
+        if not entry.origin:
+            console.print("    files  comes with tdcd", markup=False)
+            continue
+        console.print(f"    from   {entry.origin}", markup=False)
+        for number, line in enumerate(entry.layout.splitlines()):
+            console.print(f"    {'files' if number == 0 else '     '}  {line}", markup=False)
+    console.print("\nCheck files with: tdcd data check NAME DIRECTORY · start from a job with: tdcd init NAME")
+
+
+@app.command("check", epilog="Example: tdcd data check physionet2012 ~/data/physionet2012")
+def check(
+    name: Annotated[str, typer.Argument(help="A data set of 'tdcd data list'.")],
+    directory: Annotated[Path | None, typer.Argument(help="Where its files are.")] = None,
+) -> None:
+    """Read a data set's files to the end and say what was found; names the first file that is wrong."""
+    from rich.console import Console
+
+    from tdcd.data.sets import read
+    from tdcd.data.sets.inspect import inspect
+
+    console = Console(highlight=False, soft_wrap=True)
+    with Console(stderr=True).status(f"reading {name}"):
+        found = inspect(read(name, directory))
+    for key, value in found.items():
+        console.print(f"{key:<12} {value}", markup=False)
+    console.print(f"{name} is complete.", style="bold")
+
+
+def _told(features: dict[str, object]) -> str:
+    silos = features.get("silos")
+    count = len(silos) if isinstance(silos, dict) else silos
+    return f"{features['kind']}, {count}" if count else f"{features['kind']}, one a silo"

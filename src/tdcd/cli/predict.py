@@ -1,0 +1,57 @@
+"""``tdcd predict``: what a finished run says of new rows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tdcd.cli.imports import import_path, importable
+from tdcd.errors import DataError, JobError
+from tdcd.files import check_run
+
+EXAMPLES = """Examples:
+
+tdcd predict runs/loans-20260101-120000 --table bank=new-bank.csv --table insurer=new-insurer.csv
+
+tdcd predict runs/digits-20260101-120000 --out test.csv  [dim]# the job's own test samples[/dim]
+"""
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="The directory of a run that has ended.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="SILO=FILE", help="A silo's new rows, CSV or Parquet; may be repeated."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the predictions: .csv or .parquet.")] = Path(
+        "predictions.csv"
+    ),
+) -> None:
+    """Predict from new tables, for the IDs that all silos have; or from the job's own test samples."""
+    if out.suffix not in (".csv", ".parquet"):
+        raise JobError(f"--out {out}: name a .csv or a .parquet file")
+    if out.exists():
+        raise JobError(f"{out} exists already and is left as it is; choose another with --out")
+    check_run(run)
+    importable(run, *import_path(run))
+    from tdcd.experiments.predict import load_run
+
+    loaded = load_run(run)
+    measures: dict[str, float] = {}
+    if table:
+        files: dict[str, list[Path | str]] = {}
+        for text in table:
+            silo, separator, path = text.partition("=")
+            if not separator or not path:
+                raise JobError(f"--table {text}: write it as SILO=FILE, such as bank=new-bank.csv")
+            files.setdefault(silo, []).append(path)
+        frame = loaded.predict_tables(files)
+    else:
+        frame, measures = loaded.predict_held_out()
+    try:
+        frame.write_csv(out) if out.suffix == ".csv" else frame.write_parquet(out)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error}") from error
+    typer.echo(f"{out}: {frame.height:,} predictions")
+    if measures:
+        typer.echo("  ".join(f"{name} {value:.4f}" for name, value in measures.items()))

@@ -1,0 +1,279 @@
+"""Which IDs all silos have: found once, kept in a file, checked before every training.
+
+The file is a Parquet table of the common IDs in ascending order, with the labels and the parts that were handed over,
+and tells in its metadata what every client had.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tdcd.data.arrays import Array, to_ids
+from tdcd.data.splits import Part
+from tdcd.data.tables import Batch, Table, ids_of, numbers_of, texts_of
+from tdcd.errors import DataError, listed
+from tdcd.files import write_atomically
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a client tells to be aligned: the IDs of its rows, and what goes with them."""
+
+    table: Table
+    ids: Array
+    facts: Mapping[str, Array]
+    """Labels, parts and the like, by column: numbers or texts, one for each row."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a client has of the common IDs."""
+
+    rows: int
+    """All of its rows."""
+    common: int
+    """Those whose ID all silos have."""
+    fingerprint: str
+    """A digest of the common IDs that it holds."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The IDs that all silos have, and who holds them."""
+
+    ids: Array
+    """In ascending order."""
+    shares: Mapping[str, Mapping[str, Share]]
+    """By silo and client."""
+    handed: Mapping[str, Array]
+    """What was handed to all silos for each ID: "label", "part"."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the common IDs and of what was handed over."""
+        digest = hashlib.blake2b(_digest(self.ids).encode(), digest_size=16)
+        for name in sorted(self.handed):
+            digest.update(f"{name} {_digest(self.handed[name])}".encode())
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, replacing one that is there."""
+        told = {
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "silos": {
+                silo: {client: [share.rows, share.common, share.fingerprint] for client, share in shares.items()}
+                for silo, shares in self.shares.items()
+            },
+        }
+        buffer = io.BytesIO()
+        frame = pl.DataFrame({"id": self.ids, **self.handed})
+        frame.write_parquet(buffer, metadata={"tdcd": json.dumps(told)})
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> "Alignment":
+        """Read it from a file.
+
+        Raises:
+            DataError: there is none, or it is damaged.
+        """
+        if not path.exists():
+            raise DataError(f"{path}: no such alignment; make it with: tdcd align JOB.toml")
+        try:
+            frame = pl.read_parquet(path)
+            told: Any = json.loads(pl.read_parquet_metadata(path)["tdcd"])
+            if told["version"] != VERSION:
+                raise DataError(f"{path}: made by another version of tdcd; make it again with: tdcd align JOB.toml")
+            shares = {
+                silo: {client: Share(int(a), int(b), str(c)) for client, (a, b, c) in clients.items()}
+                for silo, clients in told["silos"].items()
+            }
+            handed = {name: _array(frame[name]) for name in frame.columns if name != "id"}
+            found = cls(to_ids(_array(frame["id"]), str(path)), shares, handed)
+        except (pl.exceptions.PolarsError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}: damaged, not an alignment of tdcd ({str(error).splitlines()[0]})") from error
+        if found.fingerprint != told["fingerprint"]:
+            raise DataError(f"{path}: damaged: its IDs do not have the fingerprint that it tells; make it again")
+        return found
+
+    def places(self, ids: Array) -> Array:
+        """Return the place of each ID among the common ones; −1 for those that not all silos have."""
+        if len(self.ids) == 0 or ids.dtype.kind != self.ids.dtype.kind:
+            return np.full(len(ids), -1)
+        places = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+        return np.where(self.ids[places] == ids, places, -1)
+
+    def verify(self, keys: Mapping[str, Sequence[Keys]], where: str) -> None:
+        """Check that every client still holds the IDs that it held when they were aligned.
+
+        Raises:
+            DataError: one does not; names it and the first IDs.
+        """
+        again = "align again with: tdcd align JOB.toml"
+        if set(keys) != set(self.shares):
+            raise DataError(f"{where}: it is of the silos {listed(self.shares)}, the job has {listed(keys)}; {again}")
+        for silo, clients in keys.items():
+            names = {key.table.client for key in clients}
+            if odd := sorted(names ^ set(self.shares[silo])):
+                raise DataError(f"{where}: these clients of silo '{silo}' are not in both it and the job: "
+                                f"{listed(odd)}; {again}")  # fmt: skip
+            for key in clients:
+                share = self.shares[silo][key.table.client]
+                places = self.places(key.ids)
+                held = self.ids[np.sort(places[places >= 0])]
+                if _digest(held) != share.fingerprint:
+                    raise DataError(
+                        f"{key.table}: it does not hold the IDs that it held when {where} was made: "
+                        f"{len(held)} of the common ones now, {share.common} then; {again}"
+                    )
+
+
+def read_keys(table: Table, columns: Sequence[str] = ()) -> Keys:
+    """Read the IDs of a table, and some columns with a value in every row."""
+    settings = table.settings
+    parts: list[pl.Series] = []
+    facts: dict[str, list[Array]] = {column: [] for column in columns}
+    for batch in table.batches(list(dict.fromkeys([table.need(settings.id or "", "id"), *columns]))):
+        parts.append(ids_of(batch))
+        for column, values in facts.items():
+            values.append(_fact(batch, column))
+    kind = "U" if any(part.dtype == pl.String for part in parts) else "i"
+    ids = np.concatenate([id_array(part, kind) for part in parts])
+    return Keys(table, ids, {column: _joined(values) for column, values in facts.items()})
+
+
+def id_array(ids: pl.Series, kind: str) -> Array:
+    """Return IDs as an array of whole numbers ("i") or texts ("U"); numbers of a CSV file may count as texts."""
+    return _array(ids.cast(pl.String) if kind == "U" else ids)
+
+
+def same_kind(keys: Sequence[Keys]) -> list[Keys]:
+    """Bring the IDs of a silo's clients to one kind: whole numbers of a CSV file are texts where others have texts."""
+    if len({key.ids.dtype.kind for key in keys}) == 1:
+        return list(keys)
+    texts = next(key for key in keys if key.ids.dtype.kind == "U")
+    typed = next((key for key in keys if key.ids.dtype.kind == "i" and not key.table.is_csv), None)
+    if typed:
+        raise DataError(
+            f"silo '{typed.table.silo}': the IDs of client '{typed.table.client}' are whole numbers ({typed.ids[0]}), "
+            f"those of '{texts.table.client}' texts ('{texts.ids[0]}'); write them in the same way"
+        )
+    return [Keys(key.table, key.ids.astype(np.str_), key.facts) for key in keys]
+
+
+def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]]) -> Alignment:
+    """Find the IDs that all silos have.
+
+    Args:
+        keys: What the clients of each silo tell.
+        handed: What to hand to all silos for each ID, by name: whose, and which column.
+
+    Raises:
+        DataError: an ID stands for several rows in a silo, silos have IDs of different kinds, or none in common.
+    """
+    ids = {silo: _unique(clients) for silo, clients in keys.items()}
+    names = list(ids)
+    for name in names[1:]:
+        if ids[name].dtype.kind != ids[names[0]].dtype.kind:
+            told = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_first(ids[silo])})" for silo in (names[0], name))
+            raise DataError(f"IDs are of different types: silo {told}; write them in the same way in all silos")
+    common = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), ids.values())
+    if not len(common):
+        told = "; ".join(f"'{silo}' has {len(found):,} ({_first(found)})" for silo, found in ids.items())
+        raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
+    shares = {silo: {key.table.client: _share(key, common) for key in clients} for silo, clients in keys.items()}
+    alignment = Alignment(common, shares, {})
+    values = {name: gathered(alignment, keys[silo], column) for name, (silo, column) in handed.items()}
+    return Alignment(common, shares, values)
+
+
+def gathered(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
+    """Return what a silo's clients tell of the common IDs, in their order."""
+    values = _joined([key.facts[column] for key in keys])
+    places = np.concatenate([alignment.places(key.ids) for key in keys])
+    found = np.empty(len(alignment.ids), dtype=values.dtype)
+    found[places[places >= 0]] = values[places >= 0]
+    return found
+
+
+def parts_from(values: Array, column: str) -> Array:
+    """Turn the words of a split column into parts."""
+    words = {part.word: part for part in Part}
+    strange = sorted({str(value) for value in np.unique(values)} - set(words))
+    if strange:
+        raise DataError(f"data.split_column: '{column}' says {listed(strange)}; it may say {listed(words)}")
+    return np.array([words[str(value)] for value in values.tolist()], dtype=np.int8)
+
+
+def _fact(batch: Batch, column: str) -> Array:
+    """Return a column that has a value in every row: numbers, or texts."""
+    numbers = numbers_of(batch, column)
+    empty = texts_of(batch, column).is_null().to_numpy() if numbers is None else np.isnan(numbers)
+    if empty.any():
+        raise DataError(
+            f"{batch.table}: column '{column}' has no value in {int(empty.sum())} rows, the first of them row "
+            f"{batch.row(empty)}; every row needs one: fill them in, or leave those rows out"
+        )
+    return _array(texts_of(batch, column)) if numbers is None else numbers
+
+
+def _joined(values: Sequence[Array]) -> Array:
+    """Join numbers, or texts; where there are both, numbers count as texts."""
+    kinds = {value.dtype.kind for value in values}
+    if kinds == {"f", "U"}:
+        values = [np.array([f"{x:g}" for x in v]) if v.dtype.kind == "f" else v for v in values]
+    return np.concatenate(values)
+
+
+def _unique(keys: Sequence[Keys]) -> Array:
+    """Return a silo's IDs in ascending order; none may occur twice."""
+    ids = np.concatenate([key.ids for key in keys])
+    order = np.argsort(ids, kind="stable")
+    ordered: Array = ids[order]
+    again = ordered[1:] == ordered[:-1]
+    if again.any():
+        owner = np.repeat(np.arange(len(keys)), [len(key.ids) for key in keys])[order]
+        doubles = np.unique(ordered[1:][again])
+        told = []
+        for identity in doubles[:5]:
+            at = owner[np.searchsorted(ordered, identity) : np.searchsorted(ordered, identity, side="right")]
+            told.append(f"{identity} ({', '.join(keys[k].table.client for k in at[:4])})")
+        more = f" and {len(doubles) - 5} more" if len(doubles) > 5 else ""
+        raise DataError(
+            f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(told)}{more}; "
+            "an ID may occur once in a silo"
+        )
+    return ordered
+
+
+def _share(key: Keys, common: Array) -> Share:
+    held = np.intersect1d(key.ids, common, assume_unique=True)
+    return Share(len(key.ids), len(held), _digest(held))
+
+
+def _array(series: pl.Series) -> Array:
+    array = series.to_numpy()
+    return array.astype(np.str_) if series.dtype == pl.String else array
+
+
+def _digest(values: Array) -> str:
+    return hashlib.blake2b(repr(values.tolist()).encode(), digest_size=16).hexdigest()
+
+
+def _kind(ids: Array) -> str:
+    return "texts" if ids.dtype.kind == "U" else "whole numbers"
+
+
+def _first(ids: Array) -> str:
+    return f"{', '.join(repr(identity) for identity in ids[:3].tolist())} …"

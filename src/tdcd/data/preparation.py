@@ -1,0 +1,262 @@
+"""From a table's columns to a network's numbers, without moving rows.
+
+A client tells its hub of every column how many values it has, their sum and squared deviations, or how often each
+category occurs, over its training rows. The hub adds that up and fixes the preparation, which every client applies
+to its own rows: in training, and again when predicting.
+
+    number      (value − mean) / deviation; no value becomes the mean
+    category    a column of 0 and 1 for each category; rare ones share the column "other", and so do categories that
+                never occurred in training. Where none was rare, an unknown category is all zeros
+    no value    a further column of 0 and 1 tells where there was none, if that happened in training
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field, ValidationError
+
+from tdcd.data.arrays import Array
+from tdcd.data.tables import Batch, Table, mixed, numbers_of, texts_of
+from tdcd.errors import DataError, RunError, listed
+from tdcd.strict import Strict, problems
+
+
+@dataclass(frozen=True)
+class NumberFacts:
+    """What a client or a hub knows of a column of numbers."""
+
+    count: int
+    total: float
+    squares: float
+    """The sum of squared deviations from the mean. Plain sums of squares say the same, but cancel for large values."""
+    missing: int
+
+    @classmethod
+    def of(cls, values: Array) -> "NumberFacts":
+        """Describe values; NaN is no value."""
+        known = values[~np.isnan(values)]
+        total = float(known.sum())
+        squares = float(np.square(known - total / len(known)).sum()) if len(known) else 0.0
+        return cls(len(known), total, squares, len(values) - len(known))
+
+    def __add__(self, other: "NumberFacts") -> "NumberFacts":
+        between = 0.0
+        if self.count and other.count:
+            apart = self.total / self.count - other.total / other.count
+            between = apart * apart * self.count * other.count / (self.count + other.count)
+        return NumberFacts(
+            self.count + other.count,
+            self.total + other.total,
+            self.squares + other.squares + between,
+            self.missing + other.missing,
+        )
+
+
+@dataclass(frozen=True)
+class CategoryFacts:
+    """What a client or a hub knows of a column of categories."""
+
+    counts: Mapping[str, int]
+    missing: int
+
+    @classmethod
+    def of(cls, values: pl.Series) -> "CategoryFacts":
+        """Describe values; null is no value."""
+        counts = values.drop_nulls().value_counts(name="count")
+        return cls(dict(counts.iter_rows()), values.null_count())
+
+    def __add__(self, other: "CategoryFacts") -> "CategoryFacts":
+        return CategoryFacts(Counter(self.counts) + Counter(other.counts), self.missing + other.missing)
+
+
+Facts = NumberFacts | CategoryFacts
+
+
+@dataclass
+class Survey:
+    """A client's look at its columns, a batch after the other."""
+
+    table: Table
+    columns: Sequence[str]
+    facts: dict[str, Facts] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    """Training rows without a value in columns of which no value was seen yet: numbers or texts, nobody knows."""
+
+    def look(self, batch: Batch, training: Array) -> None:
+        """Take in a batch; only training rows count, but every row is checked."""
+        for column in self.columns:
+            known = self.facts.get(column)
+            if column in self.table.settings.categories:
+                self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
+                continue
+            numbers = numbers_of(batch, column)
+            if numbers is not None and np.isnan(numbers).all():  # fits numbers and texts
+                self.empty[column] = self.empty.get(column, 0) + int(training.sum())
+            elif numbers is not None:
+                if isinstance(known, CategoryFacts):
+                    row = batch.row(~np.isnan(numbers))
+                    raise mixed(self.table, column, f"row {row} is the number '{batch.cell(column, row)}'")
+                self._add(column, NumberFacts.of(numbers[training]))
+            else:
+                if isinstance(known, NumberFacts):
+                    raise _text_among_numbers(batch, column)
+                self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
+
+    def _add(self, column: str, facts: Facts) -> None:
+        known = self.facts.get(column)
+        self.facts[column] = facts if known is None else known + facts  # type: ignore[operator]
+
+
+def _text_among_numbers(batch: Batch, column: str) -> DataError:
+    row = batch.row(texts_of(batch, column).is_not_null())
+    return mixed(batch.table, column, f"row {row} is the text '{batch.cell(column, row)}'")
+
+
+class Number(Strict):
+    """A prepared column of numbers."""
+
+    kind: Literal["number"] = "number"
+    name: str
+    mean: float
+    deviation: Annotated[float, Field(gt=0)]
+    flagged: bool
+    """Whether a column tells where there was no value."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """What its columns of numbers are called."""
+        return [self.name] + [f"{self.name} missing"] * self.flagged
+
+    def write(self, batch: Batch, rows: Array, out: Array) -> None:
+        """Write the numbers of some rows into columns of zeros (rows, outputs)."""
+        values = numbers_of(batch, self.name)
+        if values is None:
+            raise _text_among_numbers(batch, self.name)
+        values = values[rows]
+        unknown = np.isnan(values)
+        out[:, 0] = np.where(unknown, 0.0, (values - self.mean) / self.deviation)
+        if self.flagged:
+            out[:, 1] = unknown
+
+
+class Category(Strict):
+    """A prepared column of categories."""
+
+    kind: Literal["category"] = "category"
+    name: str
+    values: list[str]
+    other: bool
+    """Whether rare and unknown categories have a column."""
+    flagged: bool
+    """Whether a column tells where there was no value."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """What its columns of numbers are called."""
+        marks = [f"{self.name} = {value}" for value in self.values]
+        return marks + [f"{self.name} other"] * self.other + [f"{self.name} missing"] * self.flagged
+
+    def write(self, batch: Batch, rows: Array, out: Array) -> None:
+        """Write the numbers of some rows into columns of zeros (rows, outputs)."""
+        texts = texts_of(batch, self.name).gather(rows)
+        places = {value: place for place, value in enumerate(self.values)}
+        other = len(self.values) if self.other else -1
+        place = texts.replace_strict(places, default=other, return_dtype=pl.Int32).to_numpy().copy()
+        if texts.null_count():
+            place[texts.is_null().to_numpy()] = out.shape[1] - 1 if self.flagged else -1
+        known = np.flatnonzero(place >= 0)
+        out[known, place[known]] = 1.0
+
+
+class Preparation(Strict):
+    """How a silo's columns become the numbers of its network."""
+
+    columns: list[Annotated[Number | Category, Field(discriminator="kind")]]
+
+    @property
+    def outputs(self) -> list[str]:
+        """What the numbers of a row stand for, in order."""
+        return [name for column in self.columns for name in column.outputs]
+
+    def apply(self, batch: Batch, rows: Array) -> Array:
+        """Return the numbers (rows, outputs) of some rows of a batch."""
+        out = np.zeros((len(rows), len(self.outputs)), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            width = len(column.outputs)
+            column.write(batch, rows, out[:, start : start + width])
+            start += width
+        return out
+
+    def to_json(self) -> str:
+        """Write it down."""
+        return json.dumps(self.model_dump(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Preparation":
+        """Read it back.
+
+        Raises:
+            RunError: the file is missing or damaged.
+        """
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from error
+        except ValidationError as error:
+            raise RunError(f"{path}: damaged: {next(problems(error))}") from error
+
+
+def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Preparation:
+    """Add up what the clients of a silo tell of its columns, and fix the preparation.
+
+    Args:
+        surveys: A client's survey each; those of clients without training rows may be left out.
+        columns: The columns of features, in order.
+        rare: A category in fewer rows than this shares the column "other".
+    """
+    surveys = sorted(surveys, key=lambda survey: survey.table.client)
+    return Preparation(columns=[_fitted(column, surveys, rare) for column in columns])
+
+
+def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
+    told = [(survey.table, survey.facts[column]) for survey in surveys if column in survey.facts]
+    silo = surveys[0].table.silo
+    advice = f"leave it out with silos.{silo}.columns"
+    if not told:
+        raise DataError(f"silo '{silo}': column '{column}' has no value in any row; {advice}")
+    (first, total), *others = told
+    for table, facts in others:
+        if type(facts) is not type(total):
+            one, two = (first, table) if isinstance(total, NumberFacts) else (table, first)
+            raise DataError(
+                f"silo '{silo}': column '{column}' holds numbers at client '{one.client}' ({one.path}) and texts at "
+                f"'{two.client}' ({two.path}); mend one, or list the column in silos.{silo}.categories"
+            )
+        total = total + facts  # type: ignore[operator]
+    missing = total.missing + sum(survey.empty.get(column, 0) for survey in surveys)
+    if isinstance(total, NumberFacts):
+        if not total.count:
+            raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
+        deviation = sqrt(total.squares / total.count)
+        return Number(
+            name=column,
+            mean=total.total / total.count,
+            deviation=deviation if deviation > 0 else 1.0,
+            flagged=missing > 0,
+        )
+    common = sorted(value for value, count in total.counts.items() if count >= rare)
+    if not common:
+        some = listed(sorted(total.counts), 3)
+        raise DataError(
+            f"silo '{silo}': column '{column}' holds {len(total.counts)} different texts ({some}), and none occurs in "
+            f"{rare} training rows; {advice}, or set silos.{silo}.rare to a smaller number"
+        )
+    return Category(name=column, values=common, other=len(common) < len(total.counts), flagged=missing > 0)

@@ -1,0 +1,143 @@
+"""ModelNet seen from twelve sides: pictures of three-dimensional shapes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tdcd.data.arrays import Array
+from tdcd.data.features import Views
+from tdcd.data.sets.base import Dataset, Published
+from tdcd.data.sets.files import folders
+from tdcd.errors import DataError, listed
+
+VIEWS = 12
+_PICTURE = re.compile(r"(?P<shape>.+)_(?P<view>\d{3})\.png", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    name: str
+    """Such as ``bed/train/bed_0001``."""
+    views: tuple[Path, ...]
+
+
+def _read(directory: Path, pixels: int | None = None) -> Dataset:
+    if not directory.is_dir():
+        raise DataError(f"{directory}: no such directory")
+    root = _root(directory)
+    classes = sorted({path.name for part in ("train", "test") for path in _classes(root, part)})
+    shapes: list[_Shape] = []
+    labels: list[int] = []
+    testing: list[bool] = []
+    for part in ("train", "test"):
+        names = [path.name for path in _classes(root, part)]
+        if names != classes:
+            odd = sorted(set(classes) ^ set(names))
+            raise DataError(f"{root}: these classes have no {part} shapes: {listed(odd)}")
+        for label, folder in enumerate(_classes(root, part)):
+            place = folder if (root / part).is_dir() else folder / part
+            found = _shapes(place, f"{folder.name}/{part}")
+            shapes += found
+            labels += [label] * len(found)
+            testing += [part == "test"] * len(found)
+    first = _opened(shapes[0].views[0])
+    mode, size = ("L" if first.mode in ("1", "L", "LA", "I;16", "P") else "RGB"), first.size
+    side = (pixels, pixels) if pixels else size
+
+    def pieces() -> Iterator[Array]:
+        for shape in shapes:
+            yield np.stack([_pixels(view, mode, size, side) for view in shape.views])[np.newaxis]
+
+    return Dataset(
+        ids=np.array([shape.name for shape in shapes]),
+        labels=np.array(labels),
+        shape=(VIEWS, 1 if mode == "L" else 3, side[1], side[0]),
+        pieces=pieces,
+        testing=np.array(testing),
+        classes=tuple(classes),
+        divisor=255.0,
+    )
+
+
+def _root(directory: Path) -> Path:
+    """Find where the classes lie: archives hold one folder more or not."""
+    places = [directory, *folders(directory)]
+    for place in places:
+        if (place / "train").is_dir() and (place / "test").is_dir() and folders(place / "train"):
+            return place
+    for place in places:
+        if any((folder / "train").is_dir() for folder in folders(place)):
+            return place
+    raise DataError(f"{directory}: neither train/CLASS nor CLASS/train folders are there")
+
+
+def _classes(root: Path, part: str) -> list[Path]:
+    """Return the folders of the classes that have such a part, sorted."""
+    if (root / part).is_dir():
+        return folders(root / part)
+    return [folder for folder in folders(root) if (folder / part).is_dir()]
+
+
+def _shapes(place: Path, name: str) -> list[_Shape]:
+    """Return the shapes of a class, sorted; each with its twelve views in order."""
+    views: dict[str, dict[int, Path]] = {}
+    for folder in (place, *folders(place)):
+        for path in sorted(folder.iterdir()):
+            if match := _PICTURE.fullmatch(path.name):
+                shape = folder.name if folder != place else match["shape"]
+                views.setdefault(shape, {})[int(match["view"])] = path
+    if not views:
+        raise DataError(f"{place}: no pictures such as SHAPE_001.png or SHAPE/SHAPE_001.png")
+    for shape, found in views.items():
+        if sorted(found) != list(range(1, VIEWS + 1)):
+            lacks = sorted(set(range(1, VIEWS + 1)) - set(found)) or "none of them"
+            more = f"; and has {len(found)}" if len(found) > VIEWS else ""
+            raise DataError(f"{place}: shape '{shape}' lacks the views {lacks} of 1 to {VIEWS}{more}")
+    return [
+        _Shape(f"{name}/{shape}", tuple(views[shape][view] for view in sorted(views[shape])))
+        for shape in sorted(views, key=_natural)
+    ]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order 2 before 10."""
+    return [(int(part or 0) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        image = Image.open(path)
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: damaged, not a picture that can be read ({error}); get it again") from error
+    return image
+
+
+def _pixels(path: Path, mode: str, size: tuple[int, int], side: tuple[int, int]) -> Array:
+    """Return a picture as (channels, height, width) bytes."""
+    image = _opened(path)
+    if image.size != size:
+        told = [f"{width} × {height}" for width, height in (image.size, size)]
+        raise DataError(f"{path}: {told[0]} pixels; the first picture has {told[1]}")
+    image = image.convert(mode)
+    if side != size:
+        image = image.resize(side, Image.Resampling.BOX)
+    array = np.asarray(image)
+    return array[np.newaxis] if mode == "L" else array.transpose(2, 0, 1)
+
+
+MODELNET = Published(
+    name="modelnet",
+    what="ModelNet10 or ModelNet40: pictures of shapes from twelve sides",
+    task="10 or 40 classes",
+    origin="modelnet.cs.princeton.edu; the twelve-view pictures come from the authors of multi-view CNNs",
+    layout="CLASS/{train,test}/SHAPE_001.png … SHAPE_012.png\n"
+    "or  CLASS/{train,test}/SHAPE/SHAPE_001.png … SHAPE_012.png\n"
+    "or  {train,test}/CLASS/…  of either kind",
+    features=Views(),
+    read=_read,
+)

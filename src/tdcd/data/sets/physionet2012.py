@@ -1,0 +1,119 @@
+"""PhysioNet/CinC Challenge 2012: who dies in hospital, from the first 48 hours in intensive care."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tdcd.data.arrays import Array
+from tdcd.data.features import Contiguous
+from tdcd.data.sets.base import Dataset, Published, whole
+from tdcd.data.sets.files import found_in, text_of
+from tdcd.data.sets.series import HOURS, carried_forward
+from tdcd.errors import DataError, listed
+
+SERIES = (
+    *("Albumin", "ALP", "ALT", "AST", "Bilirubin", "BUN", "Cholesterol", "Creatinine", "DiasABP", "FiO2", "GCS"),
+    *("Glucose", "HCO3", "HCT", "HR", "K", "Lactate", "Mg", "MAP", "MechVent", "Na", "NIDiasABP", "NIMAP"),
+    *("NISysABP", "PaCO2", "PaO2", "pH", "Platelets", "RespRate", "SaO2", "SysABP", "Temp", "TroponinI"),
+    *("TroponinT", "Urine", "WBC", "Weight"),
+)
+DESCRIPTORS = ("Age", "Gender", "Height", "ICUType")
+_NUMBERS = {name: number for number, name in enumerate(SERIES)}
+_UNKNOWN = -1.0
+
+
+def _read(directory: Path) -> Dataset:
+    directory = found_in(directory, holds="Outcomes-a.txt")
+    sets = [name for name in "ab" if (directory / f"Outcomes-{name}.txt").exists()]
+    outcomes = {name: _outcomes(directory / f"Outcomes-{name}.txt") for name in sets}
+    stays = [(name, record) for name in sets for record in outcomes[name]]
+    rows = np.empty((len(stays), HOURS, 2 * len(SERIES)), dtype=np.float32)
+    descriptors = np.empty((len(stays), len(DESCRIPTORS)))
+    for number, (name, record) in enumerate(stays):
+        values, descriptors[number] = _stay(directory / f"set-{name}" / f"{record}.txt")
+        rows[number, :, 1::2] = ~np.isnan(values)
+        rows[number, :, 0::2] = carried_forward(values)
+    _nobody_forgotten(directory, outcomes)
+    both = np.array([name == "b" for name, _ in stays])
+    return Dataset(
+        ids=np.array([record for _, record in stays]),
+        labels=np.array([outcomes[name][record] for name, record in stays]),
+        shape=(HOURS, 2 * len(SERIES)),
+        pieces=whole(rows),
+        testing=both if len(sets) == 2 else None,
+        columns=tuple(column for name in SERIES for column in (name, f"{name} measured")),
+        classes=("survived", "died"),
+        standardise=np.arange(2 * len(SERIES)) % 2 == 0,
+        attributes={name: descriptors[:, number].astype(np.int64) for number, name in enumerate(DESCRIPTORS)},
+    )
+
+
+def _outcomes(path: Path) -> Mapping[int, int]:
+    """Read who died: 0 or 1 by record, sorted."""
+    header, *lines = text_of(path).splitlines() or [""]
+    columns = header.split(",")
+    if columns[:1] != ["RecordID"] or "In-hospital_death" not in columns:
+        raise DataError(f"{path}: its first line must name RecordID and In-hospital_death, not '{header[:60]}'")
+    place = columns.index("In-hospital_death")
+    found: dict[int, int] = {}
+    for number, line in enumerate(lines, start=2):
+        cells = line.split(",")
+        if len(cells) != len(columns) or not cells[0].isdecimal() or cells[place] not in ("0", "1"):
+            raise DataError(f"{path}: line {number} is damaged: '{line[:60]}'")
+        if int(cells[0]) in found:
+            raise DataError(f"{path}: line {number}: record {cells[0]} is there twice")
+        found[int(cells[0])] = int(cells[place])
+    if not found:
+        raise DataError(f"{path}: it has no records")
+    return dict(sorted(found.items()))
+
+
+def _stay(path: Path) -> tuple[Array, Array]:
+    """Read a stay: the last value of every hour (48, 37), NaN where there is none; and the descriptors."""
+    values = np.full((HOURS, len(SERIES)), np.nan, dtype=np.float32)
+    descriptors = dict.fromkeys(DESCRIPTORS, _UNKNOWN)
+    record = None
+    lines = text_of(path).splitlines()
+    if lines[:1] != ["Time,Parameter,Value"]:
+        raise DataError(f"{path}: its first line must be Time,Parameter,Value; get it again")
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            time, name, text = line.split(",")
+            hour, value = int(time[:2]), float(text)
+            if time[2] != ":" or not 0 <= hour <= HOURS:
+                raise ValueError(time)
+        except (ValueError, IndexError) as error:
+            raise DataError(f"{path}: line {number} is damaged: '{line[:60]}'; get it again") from error
+        if name == "RecordID":
+            record = text
+        elif name in descriptors:
+            descriptors[name] = value
+        elif name in _NUMBERS:
+            if value != _UNKNOWN:
+                values[min(hour, HOURS - 1), _NUMBERS[name]] = value
+        else:
+            raise DataError(f"{path}: line {number} names '{name}', which this data set does not have")
+    if record != path.stem:
+        raise DataError(f"{path}: it says it is record {record}")
+    return values, np.array(list(descriptors.values()))
+
+
+def _nobody_forgotten(directory: Path, outcomes: Mapping[str, Mapping[int, int]]) -> None:
+    for name, known in outcomes.items():
+        there = {path.stem for path in (directory / f"set-{name}").glob("*.txt")}
+        strange = sorted(there - {str(record) for record in known})
+        if strange:
+            path = directory / f"Outcomes-{name}.txt"
+            raise DataError(f"{path}: it has no outcome for the records {listed(strange)}")
+
+
+PHYSIONET2012 = Published(
+    name="physionet2012",
+    what="4,000 + 4,000 stays in intensive care: 37 hourly series of 48 hours, and whether each was measured",
+    task="binary: death in hospital",
+    origin="physionet.org/content/challenge-2012 (ODC-By); set b is for testing",
+    layout="Outcomes-a.txt, Outcomes-b.txt\nset-a/132539.txt …\nset-b/142675.txt …",
+    features=Contiguous(silos=4),
+    read=_read,
+)

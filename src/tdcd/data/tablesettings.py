@@ -1,0 +1,26 @@
+"""How a silo's tables are read: kept apart from their reading, so that other jobs do without polars."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tdcd.strict import Strict
+
+
+class TableSettings(Strict):
+    """How to read a silo's tables."""
+
+    id: str | None = None
+    """The column of IDs."""
+    label: str | None = None
+    """The column of labels, where the silo has them."""
+    columns: Annotated[list[str], Field(min_length=1)] | None = None
+    """The columns of features; default: all others."""
+    categories: list[str] = []
+    """Columns whose numbers are codes of categories. Columns of texts are categories by themselves."""
+    rare: Annotated[int, Field(ge=1)] = 10
+    """A category in fewer training rows than this counts as "other"."""
+    missing: list[str] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
+    """Texts that mean: no value."""
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    """What separates the cells of a CSV file."""

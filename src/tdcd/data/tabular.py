@@ -1,0 +1,71 @@
+"""A silo's tables as the rows of its network."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tdcd.data.alignment import Alignment, id_array
+from tdcd.data.arrays import Array
+from tdcd.data.preparation import Preparation, Survey, fit
+from tdcd.data.splits import Part
+from tdcd.data.tables import Batch, Table, ids_of
+
+Told = Callable[[Table], None]
+"""Is told which file is being read."""
+
+
+def fitted(
+    tables: Sequence[Table], columns: Sequence[str], alignment: Alignment, parts: Array, told: Told
+) -> Preparation:
+    """Fix a silo's preparation by what its clients tell of their training rows.
+
+    Args:
+        tables: The clients' files.
+        columns: The columns of features.
+        alignment: The common IDs.
+        parts: The part of each of them.
+        told: Is told of every file.
+    """
+    surveys = []
+    for table in tables:
+        told(table)
+        survey = Survey(table, columns)
+        for batch, places in _placed(table, columns, alignment):
+            survey.look(batch, (places >= 0) & (parts[places] == Part.TRAIN))
+        surveys.append(survey)
+    return fit(surveys, columns, tables[0].settings.rare)
+
+
+def encoded(
+    tables: Sequence[Table], preparation: Preparation, alignment: Alignment, parts: Array, told: Told
+) -> dict[Part, Array]:
+    """Return the numbers of a silo's rows: for every part those of its IDs, in ascending order.
+
+    Rows go straight to their place, a batch at a time, so that nothing of the whole is in memory twice.
+    """
+    width = len(preparation.outputs)
+    rank = np.empty(len(parts), dtype=np.int64)
+    out = {}
+    for part in Part:
+        mine = np.flatnonzero(parts == part)
+        rank[mine] = np.arange(len(mine))
+        if len(mine):
+            out[part] = np.empty((len(mine), width), dtype=np.float32)
+    for table in tables:
+        told(table)
+        for batch, places in _placed(table, [column.name for column in preparation.columns], alignment):
+            rows = np.flatnonzero(places >= 0)
+            numbers, samples = preparation.apply(batch, rows), places[rows]
+            for part, arrays in out.items():
+                mine = parts[samples] == part
+                arrays[rank[samples[mine]]] = numbers[mine]
+    return out
+
+
+def _placed(table: Table, columns: Sequence[str], alignment: Alignment) -> Iterator[tuple[Batch, Array]]:
+    """Read a table, with the place of every row among the common IDs, or -1."""
+    identity = table.need(table.settings.id or "", "id")
+    for column in columns:
+        table.need(column, "columns")
+    for batch in table.batches([identity, *(column for column in columns if column != identity)]):
+        yield batch, alignment.places(id_array(ids_of(batch), alignment.ids.dtype.kind))

@@ -1,0 +1,113 @@
+"""From a job to its data, ready to train on."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tdcd.core.topology import Samples
+from tdcd.data.arrays import Array
+from tdcd.data.federation import Federation, Silo
+from tdcd.data.rows import Drawn, RowSplit, SiloRows
+from tdcd.data.sets import SETS, Dataset, read, split_among
+from tdcd.data.splits import Part, parts_of
+from tdcd.errors import DataError, JobError, listed
+from tdcd.experiments.job import Job, SetData, TableData, known_silos
+
+Told = Callable[[str], None]
+"""Is told what is being read."""
+
+TEST_FRACTION = 0.2
+"""Held out for testing where neither the job nor the publisher says."""
+
+
+@dataclass(frozen=True)
+class JobData:
+    """What a job trains, validates and tests on."""
+
+    federation: Federation
+    held_out: Mapping[Part, Samples]
+    """The samples for validation and for testing, where there are some."""
+    ids: Mapping[Part, Array]
+    """The IDs of every part, in the order of its samples."""
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+
+def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> JobData:  # noqa: ARG005
+    """Read a job's data and deal it to silos and clients.
+
+    Args:
+        job: What to read.
+        where: How to call the job in errors.
+        told: Is told what is being read.
+
+    Raises:
+        DataError, JobError: something is missing, damaged or does not fit; the message says what and where.
+    """
+    if isinstance(job.data, TableData):
+        from tdcd.experiments.tables import from_tables
+
+        return from_tables(job, job.data, where, told)
+    told(job.data.source)
+    return _from_set(job, job.data, where)
+
+
+def _from_set(job: Job, data: SetData, where: str) -> JobData:
+    dataset = read(data.source, data.directory, data.pixels)
+    split = data.features or SETS[data.source].features
+    blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
+    known_silos(job.silos, blocks, where)
+    rows = row_splits(job, blocks, where)
+    parts = _parts(data, dataset, where)
+    samples, ids = split_among(dataset, blocks, parts)
+    training = parts == Part.TRAIN
+    silos = [
+        Silo(
+            name=silo,
+            features=samples[Part.TRAIN].features[silo],
+            ids=ids[Part.TRAIN],
+            clients=rows[silo].deal(
+                SiloRows(
+                    silo,
+                    dataset.ids[training],
+                    dataset.labels[training],
+                    {name: values[training] for name, values in dataset.attributes.items()},
+                ),
+                count(job, silo),
+                data.seed,
+            ),
+        )
+        for silo in blocks
+    ]
+    federation = Federation.from_silos(silos, samples.pop(Part.TRAIN).labels, ids[Part.TRAIN])
+    return JobData(replace(federation, classes=dataset.classes), samples, ids)
+
+
+def _parts(data: SetData, dataset: Dataset, where: str) -> Array:
+    """Choose what is held out: as the job says, else as the publisher does, else a fifth."""
+    testing = dataset.testing if data.test_fraction is None else None
+    fraction = TEST_FRACTION if data.test_fraction is None else data.test_fraction
+    parts = parts_of(dataset.ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
+    wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
+    for part in wanted:
+        if not (parts == part).any():
+            raise DataError(f"{where}: the fractions in data leave no samples to {part.word}; choose others")
+    return parts
+
+
+def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:
+    """Return how each silo's rows are dealt."""
+    found = {silo: (job.silos[silo].rows if silo in job.silos else None) or job.data.rows for silo in silos}
+    together = [silo for silo, split in found.items() if isinstance(split, Drawn) and split.same]
+    if len({count(job, silo) for silo in together}) > 1:
+        told = listed(f"{silo} {count(job, silo)}" for silo in together)
+        raise JobError(
+            f"{where}: rows.same = true deals the same IDs to client k of every silo, so all need the same "
+            f"number of clients; here they are {told}"
+        )
+    return found
+
+
+def count(job: Job, silo: str) -> int | None:
+    """Return a silo's number of clients, if the job says."""
+    own = job.silos[silo].clients if silo in job.silos else None
+    return own if isinstance(own, int) else job.data.clients

@@ -1,0 +1,139 @@
+"""A finished run, taken up again to predict."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from tdcd.core.network import Network
+from tdcd.data.alignment import align, read_keys, same_kind
+from tdcd.data.arrays import Array
+from tdcd.data.preparation import Preparation
+from tdcd.data.splits import Part
+from tdcd.data.tables import Table
+from tdcd.data.tabular import encoded
+from tdcd.errors import DataError, RunError, listed, nearest
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job, TableData, load_job
+from tdcd.files import check_run
+from tdcd.models import build
+from tdcd.training.directory import load_blocks, read_history
+from tdcd.training.result import Result
+from tdcd.training.setup import fitted
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of a job. ``load_run`` reads one."""
+
+    path: Path
+    job: Job
+    result: Result
+    classes: tuple[str, ...]
+    """What the classes 0, 1, 2, … stand for, where that is known."""
+    preparations: Mapping[str, Preparation]
+    """How each silo's tables become numbers, for jobs over tables."""
+
+    def predict_tables(self, files: Mapping[str, Sequence[Path | str]]) -> pl.DataFrame:
+        """Predict from tables with the columns of the training: for the IDs that all silos' files have.
+
+        Args:
+            files: The files of each silo.
+
+        Returns:
+            A row for each ID, as ``predict`` does.
+        """
+        if not isinstance(self.job.data, TableData):
+            raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
+        silos = self.result.networks
+        for name in files:
+            if name not in silos:
+                raise DataError(f"'{name}' is no silo of {self.path}{nearest(name, silos)}")
+        missing = [silo for silo in silos if not files.get(silo)]
+        if missing:
+            raise DataError(f"predicting needs a table of every silo; there is none for {listed(missing)}")
+        tables = {
+            silo: [Table(silo, Path(path).stem, Path(path), self.job.silos[silo]) for path in files[silo]]
+            for silo in silos
+        }
+        keys = {silo: same_kind([read_keys(table) for table in own]) for silo, own in tables.items()}
+        alignment = align(keys, {})
+        parts = np.full(len(alignment.ids), Part.TEST)
+        features = {
+            silo: encoded(own, self.preparations[silo], alignment, parts, lambda table: None)[Part.TEST]  # noqa: ARG005
+            for silo, own in tables.items()
+        }
+        return self._frame(alignment.ids, self.result.scores(features))
+
+    def predict_held_out(self) -> tuple[pl.DataFrame, dict[str, float]]:
+        """Predict the job's own test samples, and measure how well."""
+        data = load_data(self.job, str(self.path))
+        if Part.TEST not in data.held_out:
+            raise DataError(f"{self.path}: its data has no test samples")
+        samples = data.held_out[Part.TEST]
+        frame = self._frame(data.ids[Part.TEST], self.result.scores(samples.features))
+        return frame, self.result.evaluate(samples)
+
+    def _frame(self, ids: Array, scores: torch.Tensor) -> pl.DataFrame:
+        """Return IDs, predictions and probabilities."""
+        objective = self.result.objective
+        predicted = objective.predictions(scores).numpy()
+        if self.job.training.loss == "squared-error":
+            columns = _numbered("prediction", predicted)
+            return pl.DataFrame({"id": ids, **columns})
+        names = np.array(self._names(scores.shape[1]))
+        probabilities = objective.probabilities(scores).numpy()
+        told: dict[str, Array] = {"id": ids, "prediction": names[predicted]}
+        if probabilities.ndim == 1:
+            return pl.DataFrame(told | {f"probability of {names[1]}": probabilities})
+        return pl.DataFrame(told | {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)})
+
+    def _names(self, width: int) -> Iterable[str]:
+        count = max(2, width)
+        return self.classes if len(self.classes) == count else [str(number) for number in range(count)]
+
+
+def load_run(path: Path | str) -> Run:
+    """Read a run that has ended, with its networks and weights.
+
+    Raises:
+        RunError: it is not a run of a job, has not ended, or is damaged.
+    """
+    path = Path(path)
+    check_run(path)
+    if not (path / "result.json").exists():
+        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {path}")
+    job = load_job(path / "job.toml")
+    try:
+        told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
+        shapes = {str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"]}
+        width, classes = int(told["embedding"]), tuple(str(name) for name in told["classes"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{path / 'federation.json'}: damaged: {error}") from error
+    settings = job.training
+    networks = {}
+    for silo, shape in shapes.items():
+        own = job.silos.get(silo)
+        model = (own.model if own else None) or job.model
+        networks[silo] = Network(build(model, silo, shape, width, settings.seed), settings.dtype)
+    initial = {silo: network.initial() for silo, network in networks.items()}
+    result = Result(
+        settings,
+        networks,
+        fitted(load_blocks(path), initial, str(path / "blocks")),
+        tuple(read_history(path / "history.jsonl")),
+        dict.fromkeys(shapes, settings.dtype),
+    )
+    tables = shapes if isinstance(job.data, TableData) else ()
+    preparations = {silo: Preparation.from_file(path / "preparation" / f"{silo}.json") for silo in tables}
+    return Run(path, job, result, classes, preparations)
+
+
+def _numbered(name: str, values: Array) -> dict[str, Array]:
+    if values.ndim == 1 or values.shape[1] == 1:
+        return {name: values.reshape(-1)}
+    return {f"{name} {number}": values[:, number] for number in range(values.shape[1])}

@@ -1,0 +1,244 @@
+"""From a job over tables to the rows that it trains on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tdcd.core.topology import Samples
+from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
+from tdcd.data.arrays import Array
+from tdcd.data.federation import Federation, Silo
+from tdcd.data.labels import coded, words
+from tdcd.data.rows import ByColumn, SiloRows
+from tdcd.data.splits import Part, parts_of
+from tdcd.data.tables import Table, feature_columns
+from tdcd.data.tabular import encoded, fitted
+from tdcd.errors import DataError, JobError, listed
+from tdcd.experiments.data import TEST_FRACTION, JobData, Told, count, row_splits
+from tdcd.experiments.job import Job, TableData
+
+DEALT = "all"
+"""The name of the one file whose rows are dealt to simulated clients."""
+LABEL, PART = "label", "part"
+"""What is handed over, by its name in an alignment."""
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """A job over tables, opened."""
+
+    job: Job
+    data: TableData
+    tables: Mapping[str, tuple[Table, ...]]
+    """The files of each silo."""
+    splits: tuple[str, ...]
+    """The silos whose tables have the column that says what is held out."""
+    told: Told
+
+    @classmethod
+    def opened(cls, job: Job, told: Told) -> "TableJob":
+        """Open a job's tables and check their columns, before anything else is read."""
+        if not isinstance(job.data, TableData):
+            raise JobError(f'data.source is "{job.data.source}", not "tables": its silos need no alignment')
+        tables = {}
+        for name, silo in job.silos.items():
+            files = silo.clients if isinstance(silo.clients, dict) else {DEALT: silo.file or ""}
+            tables[name] = tuple(Table(name, client, Path(path), silo) for client, path in files.items())
+            for table in tables[name]:
+                table.need(silo.id or "", "id")
+                if silo.label:
+                    table.need(silo.label, "label")
+        column = job.data.split_column
+        splits = tuple(s for s, files in tables.items() if column and any(column in table.header for table in files))
+        for name in splits:
+            for table in tables[name]:
+                if column not in table.header:
+                    raise DataError(
+                        f"{table}: it has no column '{column}' (data.split_column), as others of its silo do"
+                    )
+        if column and not splits:
+            raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
+        return cls(job, job.data, tables, splits, told)
+
+    def align(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
+        """Find the common IDs, and hand over what all silos need to know of them."""
+        keys = self._keys()
+        return self._checked(align(keys, self._handed()), keys), keys
+
+    def alignment(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
+        """Read the job's alignment and verify it at every client; align anew if it has none."""
+        if self.data.alignment is None:
+            return self.align()
+        path = Path(self.data.alignment)
+        found = Alignment.load(path)
+        keys = self._keys()
+        found.verify(keys, str(path))
+        wanted = self._handed()
+        if set(wanted) != set(found.handed):
+            told = [listed(sorted(names)) or "nothing" for names in (found.handed, wanted)]
+            raise DataError(
+                f"{path}: it hands over {told[0]}, the job wants {told[1]}; align again with: tdcd align JOB.toml"
+            )
+        for name, (silo, column) in wanted.items():
+            now = gathered(found, keys[silo], column)
+            if now.dtype.kind != found.handed[name].dtype.kind or not np.array_equal(now, found.handed[name]):
+                raise DataError(
+                    f"{path}: column '{column}' of silo '{silo}' has changed since it was made; "
+                    "align again with: tdcd align JOB.toml"
+                )
+        return self._checked(found, keys), keys
+
+    def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
+        """Return the label of every common ID."""
+        if LABEL in alignment.handed:
+            return alignment.handed[LABEL]
+        silo = next(iter(self.tables))
+        return gathered(alignment, keys[silo], self.job.silos[silo].label or "")
+
+    def parts(self, alignment: Alignment) -> Array:
+        """Return the part of every common ID."""
+        if PART in alignment.handed:
+            parts = parts_from(alignment.handed[PART], self.data.split_column or "")
+        else:
+            fraction = TEST_FRACTION if self.data.test_fraction is None else self.data.test_fraction
+            parts = parts_of(alignment.ids, fraction, self.data.validation_fraction or 0.0, self.data.seed)
+        if not (parts == Part.TRAIN).any():
+            raise DataError(f"none of the {len(parts)} common IDs is for training")
+        return parts
+
+    def features(self, silo: str) -> list[str]:
+        """Return a silo's columns of features."""
+        own = self.job.silos[silo]
+        also = {own.id or "": "the ID", own.label or "": "the label"}
+        if silo in self.splits:
+            also[self.data.split_column or ""] = "what says what is held out"
+        if column := self.dealt_by(silo):
+            also[column] = "what rows are dealt by"
+        return feature_columns(self.tables[silo], also)
+
+    def dealt_by(self, silo: str) -> str | None:
+        """Return the column by which a silo's rows are dealt to simulated clients, if they are."""
+        own = self.job.silos[silo]
+        split = own.rows or self.data.rows
+        return split.column if own.file and isinstance(split, ByColumn) else None
+
+    def _keys(self) -> dict[str, list[Keys]]:
+        """Read what every client tells to be aligned."""
+        found = {}
+        for silo, tables in self.tables.items():
+            columns = [self.job.silos[silo].label, self.data.split_column if silo in self.splits else None]
+            if column := self.dealt_by(silo):
+                columns.append(tables[0].need(column, "rows.column"))
+            wanted = [column for column in columns if column]
+            keys = []
+            for table in tables:
+                self.told(f"IDs of {silo}, {table.client}")
+                keys.append(read_keys(table, wanted))
+            found[silo] = same_kind(keys)
+        return found
+
+    def _handed(self) -> dict[str, tuple[str, str]]:
+        """Say what is handed to all silos at alignment: whose column."""
+        labels = self.job.labels
+        owners = [silo for silo in self.tables if self.job.silos[silo].label]
+        if not owners:
+            raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
+        if labels.silo is not None and labels.silo not in owners:
+            raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
+        handed = {}
+        lacking = [silo for silo in self.tables if silo not in owners]
+        if lacking:
+            if labels.sharing is None:
+                raise JobError(
+                    f"only silo {listed(owners)} has labels. If {listed(lacking)} may be handed them, say so: "
+                    f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}'
+                )
+            if labels.silo is None and len(owners) > 1:
+                raise JobError(f"labels.silo: say whose labels are handed over; {listed(owners)} have them")
+            owner = labels.silo or owners[0]
+            handed[LABEL] = (owner, self.job.silos[owner].label or "")
+        if self.splits:
+            handed[PART] = (self.splits[0], self.data.split_column or "")
+        return handed
+
+    def _checked(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Alignment:
+        """Check that silos that know the same thing say the same of it."""
+        owners = {silo: self.job.silos[silo].label for silo in self.tables if self.job.silos[silo].label}
+        known = {"label": owners, "part": dict.fromkeys(self.splits, self.data.split_column)}
+        for what, columns in known.items():
+            values = {silo: gathered(alignment, keys[silo], column or "") for silo, column in columns.items()}
+            first = next(iter(values), "")
+            for silo, found in values.items():
+                other = values[first]
+                differ = found != other if found.dtype.kind == other.dtype.kind else np.ones(len(found), dtype=bool)
+                if differ.any():
+                    raise DataError(
+                        f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
+                        f"differs: {listed(alignment.ids[differ])}"
+                    )
+        return alignment
+
+
+def from_tables(job: Job, data: TableData, where: str, told: Told) -> JobData:
+    """Read a job's tables, align and prepare them. See ``load_data``."""
+    opened = TableJob.opened(job, told)
+    columns = {silo: opened.features(silo) for silo in opened.tables}
+    splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
+    alignment, keys = opened.alignment()
+    parts = opened.parts(alignment)
+    labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive)
+    rows: dict[str, dict[Part, Array]] = {}
+    preparations = {}
+    notes = [_overlap(alignment)]
+    silos = []
+    training = parts == Part.TRAIN
+    for silo, tables in opened.tables.items():
+        made = fitted(tables, columns[silo], alignment, parts, _reading(told, "columns"))
+        preparations[silo] = made
+        rows[silo] = encoded(tables, made, alignment, parts, _reading(told, "rows"))
+        if silo in splits:
+            facts = {column: gathered(alignment, keys[silo], column)[training] for column in keys[silo][0].facts}
+            of = SiloRows(silo, alignment.ids[training], labels[training], {c: words(v) for c, v in facts.items()})
+            clients = splits[silo].deal(of, count(job, silo), data.seed)
+        else:
+            clients = {key.table.client: _held(alignment, key, training) for key in keys[silo]}
+            if idle := [client for client, ids in clients.items() if not len(ids)]:
+                notes.append(f"{silo}: {listed(idle)} has no training row of a common ID and takes no part")
+        held = {client: ids for client, ids in clients.items() if len(ids)}
+        silos.append(Silo(silo, rows[silo][Part.TRAIN], held, alignment.ids[training]))
+    federation = Federation.from_silos(silos, labels[training], alignment.ids[training])
+    held_out = {
+        part: Samples(
+            {silo: torch.from_numpy(rows[silo][part]) for silo in rows}, torch.from_numpy(labels[parts == part])
+        )
+        for part in (Part.VALIDATION, Part.TEST)
+        if (parts == part).any()
+    }
+    return JobData(
+        replace(federation, classes=classes, preparations=preparations),
+        held_out,
+        {part: alignment.ids[parts == part] for part in Part if (parts == part).any()},
+        tuple(notes),
+    )
+
+
+def _reading(told: Told, what: str) -> Callable[[Table], None]:
+    return lambda table: told(f"{what} of {table.silo}, {table.client}")
+
+
+def _held(alignment: Alignment, key: Keys, training: Array) -> Array:
+    """Return the training IDs that a client holds."""
+    places = alignment.places(key.ids)
+    places = np.sort(places[places >= 0])
+    return alignment.ids[places[training[places]]]
+
+
+def _overlap(alignment: Alignment) -> str:
+    """Tell how many rows the silos have in common."""
+    common = len(alignment.ids)
+    rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
+    lost = listed((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
+    return f"{common:,} IDs are in all silos; rows without them: {lost}"
