@@ -30,3 +30,29 @@ def test_job(job: Path, tmp_path: Path) -> None:
     done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"tdcd train examples/{job.parent.name}/job.toml" in job.read_text()
+
+
+def test_the_bank_and_the_insurer(tmp_path: Path) -> None:
+    """The tables are made from a built-in source, aligned, trained on and predicted from, as the page says."""
+    folder = EXAMPLES / "bank_insurer"
+    for job in folder.glob("*.toml"):
+        (tmp_path / job.name).write_text(job.read_text())
+
+    def run(*words: object) -> str:
+        done = subprocess.run(
+            [sys.executable, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "the built-in tumours stand in" in run(folder / "make_tables.py", "--out", tmp_path)
+    assert "loans.alignment.parquet" in run("-m", "tdcd", "align", "loans.toml")
+    text = (tmp_path / "loans.toml").read_text()
+    (tmp_path / "loans.toml").write_text(text.replace("# alignment =", "alignment ="))
+    printed = run("-m", "tdcd", "train", "loans.toml", "--rounds", "30", "--out", "run")
+    assert "IDs are in all silos; rows without them: bank" in printed
+    assert "insurer alone" in printed
+    assert "central" in printed
+    new = ("--table", "bank=loans/bank/north.csv", "--table", "insurer=loans/insurer/direct.parquet")
+    assert "predictions" in run("-m", "tdcd", "predict", "run", *new)
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) > 20

@@ -54,7 +54,7 @@ def write_job(**changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["init"], ["report"]])
+@pytest.mark.parametrize("words", [[], ["train"], ["init"], ["report"], ["align"], ["predict"], ["data", "check"]])
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command(*words, "--help") == 0
     printed = capsys.readouterr().out

@@ -8,6 +8,7 @@ from tdcd import JobError, load_job, run_job
 from tdcd.data.splits import Part
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import EMBEDDED, embedded, parse_job, parse_override
+from tdcd.experiments.run import central
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -126,3 +127,19 @@ def test_a_silo_of_its_own_and_the_baselines(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "alone" / "worst" / "blocks" / "worst.safetensors").exists()
     again = run_job(job, tmp_path / "run", resume=True)
     assert again.baselines["mean alone"].history == result.baselines["mean alone"].history
+
+
+def test_central_training_takes_as_many_steps() -> None:
+    settings = parse_job(changed(training={"rounds": 4, "local_steps": 5, "evaluate_every": 2}), "job").training
+    assert (central(settings).rounds, central(settings).local_steps, central(settings).evaluate_every) == (20, 1, 10)
+    for schedule in ({"kind": "step", "every": 2}, {"kind": "theory"}, {"kind": "constant"}):
+        settings = parse_job(changed(training={"rounds": 4, "local_steps": 5, "schedule": schedule}), "job").training
+        rates = [central(settings).rate_of(number) for number in range(1, 21)]
+        assert rates == pytest.approx([settings.rate_of(1 + number // 5) for number in range(20)])
+
+
+def test_the_central_baseline_is_one_client_and_one_step(tmp_path: Path) -> None:
+    job = parse_job(changed(baselines=["central"], data={"clients": 1}, training={"rounds": 3}), "job")
+    result = run_job(job, tmp_path / "run")
+    assert result.baselines["central"].history[-1].test == pytest.approx(result.federation.history[-1].test)
+    assert (tmp_path / "run" / "central" / "history.jsonl").exists()

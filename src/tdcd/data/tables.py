@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from tdcd.data.arrays import Array
+from tdcd.data.lines import empty_at_the_end, odd_line
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import DataError, listed, nearest
 
@@ -94,7 +95,11 @@ class Table:
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles:
             raise DataError(f"{self}: several columns have the same name: {listed(doubles)}")
-        self._not_cut_off(len(names))
+        if odd := odd_line(self.path, self.settings.separator, len(names)):
+            raise DataError(
+                f"{self}: line {odd[0]} has {odd[1]} cells, the first line {len(names)}; is it cut off, or does a text "
+                "in it hold the separator?"
+            )
         return names
 
     def need(self, column: str, key: str) -> str:
@@ -114,6 +119,8 @@ class Table:
         if self.is_csv:
             frame = pl.scan_csv(
                 self.path,
+                has_header=False,
+                skip_rows=1,
                 schema=dict.fromkeys(self.header, pl.String),
                 null_values=self.settings.missing,
                 separator=self.settings.separator,
@@ -121,11 +128,15 @@ class Table:
         else:
             frame = pl.scan_parquet(self.path)
         size = max(1, CELLS // len(columns))
-        pieces = self._told(lambda: frame.select(columns).collect_batches(chunk_size=size, maintain_order=True))
-        first = 1
-        while (piece := self._told(lambda: next(iter(pieces), None))) is not None:
-            yield Batch(self, first, piece)
-            first += piece.height
+        pieces = self._told(lambda: iter(frame.select(columns).collect_batches(chunk_size=size, maintain_order=True)))
+        first, piece = 1, self._told(lambda: next(pieces, None))
+        while piece is not None:
+            following = self._told(lambda: next(pieces, None))
+            if following is None and self.is_csv:
+                piece = piece.head(max(0, piece.height - empty_at_the_end(self.path)))
+            if piece.height:
+                yield Batch(self, first, piece)
+            first, piece = first + piece.height, following
         if first == 1:
             raise DataError(f"{self}: it has a header but no rows")
 
@@ -139,18 +150,6 @@ class Table:
             if "more fields" in what:
                 what = f"a row has more cells than the first line's {len(self.header)}"
             raise DataError(f"{self}: damaged, cannot be read as {kind}: {what}") from error
-
-    def _not_cut_off(self, width: int) -> None:
-        """Check that the last line is whole, as far as can be seen."""
-        with self.path.open("rb") as file:
-            file.seek(max(0, self.path.stat().st_size - 65536))
-            tail = file.read()
-        lines = tail.rstrip(b"\r\n").split(b"\n")
-        last = lines[-1].decode(errors="replace")
-        if len(lines) > 1 and '"' not in last:
-            cells = last.count(self.settings.separator) + 1
-            if cells != width and last.strip():
-                raise DataError(f"{self}: its last line has {cells} cells instead of {width}: the file is cut off")
 
 
 def ids_of(batch: Batch) -> pl.Series:

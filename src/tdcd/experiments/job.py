@@ -194,7 +194,9 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
     if clients is not None:
         _set(table, "data.clients", clients)
         silos = table.get("silos", {})
-        for silo in silos if isinstance(silos, dict) else ():
+        for silo, own in silos.items() if isinstance(silos, dict) else ():
+            if isinstance(own, dict) and isinstance(own.get("clients"), dict):
+                raise JobError(f"{where}: the number of clients cannot be set: those of silo '{silo}' have files")
             _set(table, f"silos.{silo}.clients", clients)
     return parse_job(table, where)
 

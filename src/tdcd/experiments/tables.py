@@ -144,10 +144,10 @@ class TableJob:
         """Say what is handed to all silos at alignment: whose column."""
         labels = self.job.labels
         owners = [silo for silo in self.tables if self.job.silos[silo].label]
-        if not owners:
-            raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
         if labels.silo is not None and labels.silo not in owners:
             raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
+        if not owners:
+            raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
         handed = {}
         lacking = [silo for silo in self.tables if silo not in owners]
         if lacking:

@@ -28,22 +28,21 @@ class _Shape:
 def _read(directory: Path, pixels: int | None = None) -> Dataset:
     if not directory.is_dir():
         raise DataError(f"{directory}: no such directory")
-    root = _root(directory)
-    classes = sorted({path.name for part in ("train", "test") for path in _classes(root, part)})
+    root, part_first = _layout(directory)
+    found = {part: _classes(root, part, part_first) for part in ("train", "test")}
+    classes = sorted(found["train"].keys() | found["test"].keys())
+    for part, folders_ in found.items():
+        if lacking := [name for name in classes if name not in folders_]:
+            raise DataError(f"{root}: these classes have no {part} shapes: {listed(lacking)}")
     shapes: list[_Shape] = []
     labels: list[int] = []
     testing: list[bool] = []
-    for part in ("train", "test"):
-        names = [path.name for path in _classes(root, part)]
-        if names != classes:
-            odd = sorted(set(classes) ^ set(names))
-            raise DataError(f"{root}: these classes have no {part} shapes: {listed(odd)}")
-        for label, folder in enumerate(_classes(root, part)):
-            place = folder if (root / part).is_dir() else folder / part
-            found = _shapes(place, f"{folder.name}/{part}")
-            shapes += found
-            labels += [label] * len(found)
-            testing += [part == "test"] * len(found)
+    for part, folders_ in found.items():
+        for label, name in enumerate(classes):
+            own = _shapes(folders_[name], f"{name}/{part}")
+            shapes += own
+            labels += [label] * len(own)
+            testing += [part == "test"] * len(own)
     first = _opened(shapes[0].views[0])
     mode, size = ("L" if first.mode in ("1", "L", "LA", "I;16", "P") else "RGB"), first.size
     side = (pixels, pixels) if pixels else size
@@ -63,23 +62,24 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
     )
 
 
-def _root(directory: Path) -> Path:
-    """Find where the classes lie: archives hold one folder more or not."""
-    places = [directory, *folders(directory)]
-    for place in places:
-        if (place / "train").is_dir() and (place / "test").is_dir() and folders(place / "train"):
-            return place
-    for place in places:
-        if any((folder / "train").is_dir() for folder in folders(place)):
-            return place
-    raise DataError(f"{directory}: neither train/CLASS nor CLASS/train folders are there")
+def _layout(directory: Path) -> tuple[Path, bool]:
+    """Find the root, and whether it has train/CLASS or CLASS/train, from where a first picture lies."""
+    picture = next((path for path in directory.rglob("*_001.png") if _PICTURE.fullmatch(path.name)), None)
+    if picture is not None:
+        match = _PICTURE.fullmatch(picture.name)
+        in_folder = match is not None and match["shape"] == picture.parent.name
+        above = picture.parent.parent if in_folder else picture.parent
+        for part_first, name in ((False, above.name), (True, above.parent.name)):
+            if name in ("train", "test"):
+                return above.parent.parent, part_first
+    raise DataError(f"{directory}: no pictures such as train/CLASS/SHAPE_001.png or CLASS/train/SHAPE_001.png there")
 
 
-def _classes(root: Path, part: str) -> list[Path]:
-    """Return the folders of the classes that have such a part, sorted."""
-    if (root / part).is_dir():
-        return folders(root / part)
-    return [folder for folder in folders(root) if (folder / part).is_dir()]
+def _classes(root: Path, part: str, part_first: bool) -> dict[str, Path]:
+    """Return the folder of each class that has such a part."""
+    if part_first:
+        return {folder.name: folder for folder in folders(root / part)} if (root / part).is_dir() else {}
+    return {folder.name: folder / part for folder in folders(root) if (folder / part).is_dir()}
 
 
 def _shapes(place: Path, name: str) -> list[_Shape]:

@@ -1,0 +1,175 @@
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
+from tdcd.data.splits import Part
+from tdcd.data.tables import Table
+from tdcd.data.tablesettings import TableSettings
+from tdcd.errors import DataError
+
+
+def keys(silo: str, client: str, ids: Sequence[int | str], **facts: Any) -> Keys:
+    table = Table(silo, client, Path(f"{silo}-{client}.csv"), TableSettings(id="id"))
+    return Keys(table, np.array(ids), {name: np.array(values) for name, values in facts.items()})
+
+
+def two(bank: Sequence[int], insurer: Sequence[int]) -> Mapping[str, Sequence[Keys]]:
+    return {"bank": [keys("bank", "north", bank)], "insurer": [keys("insurer", "all", insurer)]}
+
+
+IDS = st.lists(st.integers(0, 30), min_size=1, max_size=25, unique=True)
+
+
+@given(st.lists(IDS, min_size=1, max_size=4), st.integers(1, 3), st.booleans(), st.randoms(use_true_random=False))
+def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int, texts: bool, random: Any) -> None:
+    ids: list[list[Any]] = [[f"{value:02d}" for value in own] if texts else list(own) for own in silos]
+    told = {
+        f"silo {number}": [keys(f"silo {number}", str(k), own[k::clients]) for k in range(clients) if own[k::clients]]
+        for number, own in enumerate(ids)
+    }
+    common = sorted(set(ids[0]).intersection(*ids[1:]))
+    if not common:
+        with pytest.raises(DataError, match="no ID is in all silos"):
+            align(told, {})
+        return
+    alignment = align(told, {})
+    assert alignment.ids.tolist() == common
+    for silo, own in zip(told, ids, strict=True):
+        shares = alignment.shares[silo]
+        assert sum(share.rows for share in shares.values()) == len(own)
+        assert sum(share.common for share in shares.values()) == len(common)
+    shuffled = {silo: [Keys(k.table, np.array(random.sample(k.ids.tolist(), len(k.ids))), {}) for k in own]
+                for silo, own in told.items()}  # fmt: skip
+    again = align(shuffled, {})
+    assert again.fingerprint == alignment.fingerprint
+    assert again.shares == alignment.shares
+    alignment.verify(shuffled, "it")
+    assert alignment.places(np.array([common[-1]])).tolist() == [len(common) - 1]
+
+
+@pytest.mark.parametrize(
+    ("silos", "message"),
+    [
+        (
+            {"bank": [keys("bank", "north", [1, 2, 2, 5]), keys("bank", "south", [5, 7])], "insurer": []},
+            r"silo 'bank': 2 IDs stand for several rows: 2 \(north, north\), 5 \(north, south\)",
+        ),
+        (
+            {"bank": [keys("bank", "north", [1, 2])], "insurer": [keys("insurer", "all", ["001", "002"])]},
+            r"different types: silo 'bank' has whole numbers \(1, 2 …\) and 'insurer' has texts \('001', '002' …\)",
+        ),
+        (two([1, 2], [3, 4]), r"no ID is in all silos: 'bank' has 2 \(1, 2 …\); 'insurer' has 2 \(3, 4 …\)"),
+        (
+            {"bank": [keys("bank", "north", [1] * 2 + [2] * 2 + [3] * 2 + [4] * 2 + [5] * 2 + [6] * 2)]},
+            "5 .* and 1 more",
+        ),
+    ],
+)
+def test_ids_that_cannot_be_aligned(silos: Mapping[str, Sequence[Keys]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        align(silos, {})
+
+
+def test_the_file(tmp_path: Path) -> None:
+    told = {
+        "bank": [keys("bank", "north", [9, 3, 5], y=[0.0, 1.0, 0.0], part=["train", "test", "train"])],
+        "insurer": [keys("insurer", "a", [5, 1]), keys("insurer", "b", [2, 9, 3])],
+    }
+    alignment = align(told, {"label": ("bank", "y"), "part": ("bank", "part")})
+    assert alignment.ids.tolist() == [3, 5, 9]
+    assert alignment.handed["label"].tolist() == [1.0, 0.0, 0.0]
+    assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
+    path = tmp_path / "x.parquet"
+    alignment.save(path)
+    again = Alignment.load(path)
+    assert again.fingerprint == alignment.fingerprint
+    assert again.shares == alignment.shares
+    assert {name: values.tolist() for name, values in again.handed.items()} == {
+        "label": [1.0, 0.0, 0.0],
+        "part": ["test", "train", "train"],
+    }
+    again.verify(told, "x")
+    assert pl.read_parquet(path).columns == ["id", "label", "part"]
+    pl.read_parquet(path).write_parquet(path)
+    with pytest.raises(DataError, match=r"x.parquet: damaged, not an alignment of tdcd"):
+        Alignment.load(path)
+    alignment.save(path)
+    metadata = pl.read_parquet_metadata(path)["tdcd"]
+    pl.read_parquet(path).with_columns(id=pl.Series([3, 5, 8])).write_parquet(path, metadata={"tdcd": metadata})
+    with pytest.raises(DataError, match="its IDs do not have the fingerprint"):
+        Alignment.load(path)
+    pl.read_parquet(path).write_parquet(path, metadata={"tdcd": metadata.replace('"version": 1', '"version": 2')})
+    with pytest.raises(DataError, match="made by another version of tdcd"):
+        Alignment.load(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="damaged, not an alignment"):
+        Alignment.load(path)
+    with pytest.raises(DataError, match="no such alignment; make it with: tdcd align"):
+        Alignment.load(tmp_path / "y.parquet")
+
+
+def test_every_client_is_verified() -> None:
+    told = {
+        "bank": [keys("bank", "north", [1, 2]), keys("bank", "south", [3, 4, 9])],
+        "insurer": [keys("insurer", "all", [4, 3, 2, 1])],
+    }
+    alignment = align(told, {})
+    alignment.verify(told | {"bank": [told["bank"][0], keys("bank", "south", [4, 3, 77])]}, "it")  # 9 was not common
+    for bank, message in (
+        (
+            [told["bank"][0], keys("bank", "south", [3, 9])],
+            "silo 'bank', client 'south' .* 1 of the common ones now, 2",
+        ),
+        ([keys("bank", "north", [1, 3]), keys("bank", "south", [2, 4])], "client 'north' .* does not hold the IDs"),
+        ([told["bank"][0]], "these clients of silo 'bank' are not in both it and the job: south"),
+    ):
+        with pytest.raises(DataError, match=message):
+            alignment.verify(told | {"bank": bank}, "it")
+    with pytest.raises(DataError, match="it is of the silos bank, insurer, the job has bank; align again"):
+        alignment.verify({"bank": told["bank"]}, "it")
+
+
+def test_one_kind_of_ids_in_a_silo(tmp_path: Path) -> None:
+    def read(name: str, content: str | dict[str, Any]) -> Keys:
+        path = tmp_path / name
+        if isinstance(content, str):
+            path.write_text(content)
+        else:
+            pl.DataFrame(content).write_parquet(path)
+        return read_keys(Table("bank", path.stem, path, TableSettings(id="id")))
+
+    numbers, texts = read("north.csv", "id\n12\n"), read("south.csv", "id\nA1\n")
+    assert [key.ids.tolist() for key in same_kind([numbers, texts])] == [["12"], ["A1"]]
+    with pytest.raises(DataError, match=r"client 'sea' are whole numbers \(7\), those of 'south' texts \('A1'\)"):
+        same_kind([read("sea.parquet", {"id": [7]}), texts])
+
+
+def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("id,y\n1,0\n2,\n3,1\n4,\n")
+    with pytest.raises(DataError, match="x.csv.*column 'y' has no value in 2 rows, the first of them row 2"):
+        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+    path.write_text("id,y\n1,yes\n2,\n")
+    with pytest.raises(DataError, match="no value in 1 rows, the first of them row 2"):
+        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+    path.write_text("id,y\n1,0\n2,maybe\n")
+    with pytest.raises(DataError, match="row 1 is the number '0', row 2 the text 'maybe'"):
+        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+
+
+def test_parts_are_words() -> None:
+    with pytest.raises(DataError, match="'fold' says a, b; it may say train, validation, test"):
+        parts_from(np.array(["a", "train", "b"]), "fold")
+
+
+def test_gathered_is_by_id() -> None:
+    told = {"bank": [keys("bank", "a", [3, 1], y=[30.0, 10.0]), keys("bank", "b", [2, 9], y=[20.0, 90.0])],
+            "insurer": [keys("insurer", "all", [1, 2, 3])]}  # fmt: skip
+    assert gathered(align(told, {}), told["bank"], "y").tolist() == [10.0, 20.0, 30.0]

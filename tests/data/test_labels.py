@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+
+from tdcd.data.labels import Loss, coded
+from tdcd.errors import DataError
+
+
+def test_binary() -> None:
+    labels, classes = coded(np.array([1.0, 0.0, 1.0]), "binary-cross-entropy")
+    assert labels.tolist() == [1, 0, 1]
+    assert classes == ("0", "1")
+    labels, classes = coded(np.array(["<=50K", ">50K", "<=50K"]), "binary-cross-entropy", ">50K")
+    assert labels.tolist() == [0, 1, 0]
+    assert classes == ("<=50K", ">50K")
+    labels, classes = coded(np.array([2.0, 1.0]), "binary-cross-entropy", 1)
+    assert labels.tolist() == [0, 1]
+    assert classes == ("2", "1")
+
+
+def test_classes_are_in_ascending_order() -> None:
+    labels, classes = coded(np.array([10.0, 2.0, 10.0, 3.0]), "cross-entropy")
+    assert labels.tolist() == [2, 0, 2, 1]
+    assert classes == ("2", "3", "10")
+    labels, classes = coded(np.array(["pear", "apple"]), "cross-entropy")
+    assert labels.tolist() == [1, 0]
+    assert classes == ("apple", "pear")
+
+
+def test_regression() -> None:
+    labels, classes = coded(np.array([1.5, -2.0]), "squared-error")
+    assert labels.tolist() == [1.5, -2.0]
+    assert classes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "loss", "positive", "message"),
+    [
+        (["a", "b"], "binary-cross-entropy", None, "wants 0 and 1, and these are a, b; say which counts as 1"),
+        (["a", "b", "c"], "binary-cross-entropy", "a", "there are 3, a, b, c; the binary loss wants two"),
+        (["a", "b"], "binary-cross-entropy", "d", "no label is 'd'; there is a, b"),
+        (["a", "b"], "squared-error", None, "wants numbers, not texts such as 'a'"),
+        (np.arange(2000.0), "cross-entropy", None, "2,000 different ones are too many classes"),
+    ],
+)
+def test_labels_that_do_not_fit(values: object, loss: Loss, positive: str | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        coded(np.array(values), loss, positive)

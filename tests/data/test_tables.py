@@ -1,0 +1,166 @@
+"""Files that are not as they should be, told so that their owner can mend them."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tdcd.data import tables as tables_module
+from tdcd.data.alignment import read_keys
+from tdcd.data.preparation import Survey
+from tdcd.data.tables import Table, feature_columns, numbers_of, texts_of
+from tdcd.data.tablesettings import TableSettings
+from tdcd.errors import DataError
+
+
+def table(path: Path, content: str | bytes | dict[str, Any], client: str = "north", **settings: Any) -> Table:
+    """Write a file and return it as a client's table."""
+    if isinstance(content, dict):
+        pl.DataFrame(content).write_parquet(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Table("bank", client, path, TableSettings(**{"id": "id", **settings}))
+
+
+def look(made: Table, column: str = "a") -> Survey:
+    survey = Survey(made, [column])
+    for batch in made.batches(["id", column]):
+        survey.look(batch, np.ones(batch.frame.height, dtype=bool))
+    return survey
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.csv", "", "the file is empty"),
+        ("x.csv", "\n\n", "the file is empty"),
+        ("x.csv", "id,a\n", "it has a header but no rows"),
+        ("x.txt", "id,a\n1,2\n", "neither a .csv nor a .parquet file"),
+        ("x.parquet", "id,a\n1,2\n", "named .parquet but holds something else; is it a CSV file"),
+        ("x.csv", b"PAR1....", "named .csv but holds Parquet; rename it"),
+        ("x.csv", gzip.compress(b"id,a\n1,2\n" * 50, mtime=0), "no text|UTF-8"),
+        ("x.csv", b"id,a\n1,\xe9t\xe9\n", "cannot be read as CSV: 'utf-8' codec"),
+        ("x.csv", b"id,a\n" + b"1,2\n" * 20000 + b"1,\xe9t\xe9\n", "invalid utf-8"),
+        ("x.csv", "id,a\n1,2\n2,3,4\n5,6\n", "line 3 has 3 cells, the first line 2"),
+        ("x.csv", "id,a\n1,2\n2\n5,6\n", "line 3 has 1 cells, the first line 2"),
+        ("x.csv", "id,a\n1,2\n\n5,6\n", "1 rows have no ID in column 'id', the first of them row 2"),
+        ("x.csv", "id,a\r\n1,2\r\n\r\n\r\n", ""),
+        ("x.csv", "id,a,b\n1,2,3\n2,3,", ""),
+        ("x.csv", "id,a,b\n1,2,3\n2,3", "line 3 has 2 cells, the first line 3; is it cut off"),
+        ("x.csv", 'id,a\n1,2\n2,"unclosed\n', "damaged, cannot be read as CSV"),
+        ("x.csv", "id,a,a\n1,2,3\n", "several columns have the same name: a"),
+        ("x.csv", "id,,a\n1,2,3\n", "column 2 has no name in the first line"),
+        (
+            "x.csv",
+            "id;a\n1;2\n",
+            r"no column 'id' \(silos.bank.id\); its first line is 'id;a'. Are its cells separated",
+        ),
+        ("x.csv", "key,a\n1,2\n", r"no column 'id' \(silos.bank.id\); there is a, key"),
+        ("x.csv", "id,a\n1,2\n,3\n,4\n", "2 rows have no ID in column 'id', the first of them row 2"),
+        ("x.csv", "id,a\n1,2\n  ,3\n", "1 rows have no ID in column 'id', the first of them row 2"),
+        (
+            "x.parquet",
+            {"id": [1, None, 3], "a": [1, 2, 3]},
+            "1 rows have no ID in column 'id', the first of them row 2",
+        ),
+        ("x.parquet", {"id": [1.5, 2.5], "a": [1, 2]}, "column 'id' holds Float64; IDs must be whole numbers or texts"),
+        ("x.parquet", {"id": [2**64 - 1, 3], "a": [1, 2]}, "the ID in row 1 is too large"),
+    ],
+)
+def test_files(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    made = table(tmp_path / name, content)
+    if not message:
+        read_keys(made)
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        read_keys(made)
+    assert "silo 'bank', client 'north'" in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    made = table(tmp_path / "x.parquet", {"id": [1, 2]})
+    made.path.write_bytes(made.path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="damaged, cannot be read as Parquet"):
+        read_keys(made)
+    with pytest.raises(DataError, match="no such file"):
+        read_keys(Table("bank", "north", tmp_path / "y.csv", TableSettings(id="id")))
+    (tmp_path / "z.csv").mkdir()
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_keys(Table("bank", "north", tmp_path / "z.csv", TableSettings(id="id")))
+
+
+@pytest.mark.parametrize("cells", [1, 1_000_000])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["1", "2", "x", "4"], "row 3 (is )?the text 'x'"),
+        (["1", "", "x"], "row 3 (is )?the text 'x'"),
+        (["S", "M", "10"], "row 3 is the number '10'"),
+        (["1", "inf"], "column 'a' is infinite in row 2"),
+    ],
+)
+def test_numbers_and_texts_in_one_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells: int, rows: list[str], message: str
+) -> None:
+    monkeypatch.setattr(tables_module, "CELLS", cells)
+    made = table(tmp_path / "x.csv", "id,a\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(rows)))
+    with pytest.raises(DataError, match=message) as caught:
+        look(made)
+    assert "x.csv" in str(caught.value)
+    if "text" in message:
+        assert "silos.bank.missing" in str(caught.value)
+
+
+def test_cells(tmp_path: Path) -> None:
+    content = '\ufeffid, a ,b\r\n1, 2.5 ,"x, ""y"""\r\n2,1e3,  z\r\n3,NA,\r\n'
+    (batch,) = table(tmp_path / "x.csv", content).batches(["a", "b"])
+    numbers = numbers_of(batch, "a")
+    assert numbers is not None
+    assert np.array_equal(numbers, [2.5, 1000.0, np.nan], equal_nan=True)
+    assert texts_of(batch, "b").to_list() == ['x, "y"', "z", None]
+    assert numbers_of(batch, "b") is None
+    typed = {"id": [1, 2], "f": [1.0, None], "b": [True, False], "t": ["?", "q"], "c": [3.0, 4.5]}
+    (batch,) = table(tmp_path / "x.parquet", typed, missing=["?"]).batches(list(typed))
+    assert np.array_equal(numbers_of(batch, "f"), [1.0, np.nan], equal_nan=True)  # type: ignore[arg-type]
+    assert np.array_equal(numbers_of(batch, "b"), [1.0, 0.0])  # type: ignore[arg-type]
+    assert texts_of(batch, "t").to_list() == [None, "q"]
+    assert texts_of(batch, "f").to_list() == ["1", None]
+    assert texts_of(batch, "c").to_list() == ["3.0", "4.5"]
+
+
+def test_dates_are_no_numbers(tmp_path: Path) -> None:
+    made = table(tmp_path / "x.parquet", {"id": [1], "a": pl.Series(["2026-01-01"]).str.to_date()})
+    with pytest.raises(DataError, match="column 'a' holds Date, which is neither a number nor a text"):
+        look(made)
+
+
+def test_ids_of_csv_files(tmp_path: Path) -> None:
+    assert read_keys(table(tmp_path / "a.csv", "id,a\n 12,1\n-3,2\n")).ids.tolist() == [12, -3]
+    assert read_keys(table(tmp_path / "b.csv", "id,a\n007,1\n12,2\n")).ids.tolist() == ["007", "12"]
+    assert read_keys(table(tmp_path / "c.csv", "id,a\n7,1\nA,2\n")).ids.tolist() == ["7", "A"]
+
+
+def test_columns_of_a_silo(tmp_path: Path) -> None:
+    north = table(tmp_path / "n.csv", "id,a,b,y\n1,2,3,0\n", label="y")
+    south = table(tmp_path / "s.csv", "b,y,id,a\n1,0,3,0\n", "south", label="y")
+    also = {"id": "the ID", "y": "the label"}
+    assert feature_columns([north, south], also) == ["a", "b"]
+    east = table(tmp_path / "e.csv", "id,a,c,y\n1,2,3,0\n", "east", label="y")
+    with pytest.raises(
+        DataError, match="client 'east' .*its columns are not those of client 'north': it lacks b and it has c"
+    ):
+        feature_columns([north, east], also)
+    chosen = [table(made.path, made.path.read_text(), made.client, columns=["a"]) for made in (north, east)]
+    assert feature_columns(chosen, also) == ["a"]
+    with pytest.raises(DataError, match=r"no column 'd' \(silos.bank.columns\)"):
+        feature_columns([table(tmp_path / "n.csv", "id,a\n1,2\n", columns=["d"])], also)
+    with pytest.raises(DataError, match=r"no column 'd' \(silos.bank.categories\)"):
+        feature_columns([table(tmp_path / "n.csv", "id,a\n1,2\n", categories=["d"])], also)
+    with pytest.raises(DataError, match=r"silos.bank.columns: 'y' is the label, not a feature"):
+        feature_columns([table(tmp_path / "n.csv", "id,a,y\n1,2,0\n", columns=["a", "y"])], also)
+    with pytest.raises(DataError, match="it has no columns of features"):
+        feature_columns([table(tmp_path / "n.csv", "id,y\n1,2\n")], also)
