@@ -1,6 +1,7 @@
 """Measure whole rounds of the local engine against the plain loop on one thread, interleaved in one run.
 
-    python benchmarks/run.py [--only main|paths|others|sweep|growth …] [--repeats N] [--seconds S]
+    python benchmarks/run.py [--only main|paths|others|sweep|growth|loading …] [--repeats N] [--seconds S]
+                             [--cifar10 DIRECTORY]
 
 Prints tables and writes benchmarks/RESULTS.md and benchmarks/growth.svg with the machine and the date. What is left out
 by --only stays as it is in RESULTS.md.
@@ -18,6 +19,7 @@ from typing import Any, get_args
 import torch
 
 import growth
+import loading
 from arithmetic import product_rate, round_flops
 from plain import plain_round
 from tdcd.compute import ComputeName, cores
@@ -171,6 +173,16 @@ def growth_table(_: argparse.Namespace) -> Table:
     growth.draw(points, HERE / "growth.svg")
 
 
+def loading_table(options: argparse.Namespace) -> Table:
+    """Measure reading, aligning and preparing data."""
+    yield ["data", "seconds", "most memory, MB", "the rows as float32, MB", "ratio"]
+    for name, p in loading.measured(options.cifar10):
+        yield [
+            name, f"{p['seconds']:.1f}", f"{p['bytes'] / 1e6:.0f}", f"{p['data'] / 1e6:.0f}",
+            f"{p['bytes'] / p['data']:.1f}×",
+        ]  # fmt: skip
+
+
 SECTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Table], str]] = {
     "main": (
         "The workloads",
@@ -186,6 +198,12 @@ of one large product on all cores; nothing else of a round (planning, gathering,
         growth_table,
         "One silo of linear models, 25 features, 200,000 samples (20 MB).\n\n![How time and memory grow](growth.svg)",
     ),
+    "loading": (
+        "Reading data",
+        loading_table,
+        """`tdcd.load_data` in a process of its own, from starting Python to a federation ready to train; and the most memory
+of that process, of which Python, torch and polars take 250 MB.""",
+    ),
 }
 
 
@@ -195,6 +213,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60, help="stop repeating a workload after so long")
+    parser.add_argument("--cifar10", type=Path, help="where the files of CIFAR-10 are, to measure reading them")
     options = parser.parse_args()
     torch.set_num_threads(1)
     path = HERE / "RESULTS.md"

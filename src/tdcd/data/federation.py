@@ -126,6 +126,15 @@ class Federation:
         return digest.hexdigest()
 
 
+def roster_of(owner: Array, names: Sequence[str]) -> Roster:
+    """Make a roster of who holds each sample, given by numbers of clients; those without samples are left out."""
+    present, first = np.unique(owner, return_index=True)
+    order = present[np.argsort(first)]
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return Roster(tuple(names[k] for k in order), torch.from_numpy(rank[owner]))
+
+
 def samples(features: Mapping[str, ArrayLike], labels: ArrayLike) -> Samples:
     """Make a test set: a row of every silo and a label for each sample, all in the same order."""
     y = to_tensor(labels, "test labels")
@@ -201,7 +210,6 @@ def _roster(silo: Silo, common: Array) -> Roster:
     if not held:
         raise DataError(f"{where}: it needs at least one client")
     owner = np.full(len(common), -1)
-    first: list[int] = []
     for k, (client, values) in enumerate(held.items()):
         if not isinstance(client, str):
             raise DataError(f"{where}: a client's name must be a text, not {shown(client)}")
@@ -225,13 +233,8 @@ def _roster(silo: Silo, common: Array) -> Roster:
         if len(doubles):
             raise DataError(f"{where}, client '{client}': IDs listed several times: {listed(doubles)}")
         owner[places] = k
-        first.append(int(places.min()))
     orphans = common[owner < 0]
     if len(orphans):
         raise DataError(f"{where}: {len(orphans)} IDs that no client holds: {listed(orphans)}")
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    names = list(held)
-    clients = tuple(names[k] for k in order) if named else tuple(f"client-{k}" for k in range(len(order)))
-    return Roster(clients, torch.from_numpy(rank[owner]))
+    roster = roster_of(owner, list(held))
+    return roster if named else replace(roster, clients=tuple(f"client-{k}" for k in range(len(held))))

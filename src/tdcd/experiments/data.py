@@ -46,7 +46,7 @@ def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> J
     if isinstance(job.data, TableData):
         from tdcd.experiments.tables import from_tables
 
-        return from_tables(job, job.data, where, told)
+        return from_tables(job, where, told)
     told(job.data.source)
     return _from_set(job, job.data, where)
 

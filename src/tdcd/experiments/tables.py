@@ -1,18 +1,18 @@
 """From a job over tables to the rows that it trains on."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tdcd.core.topology import Samples
+from tdcd.core.topology import Roster, Samples
 from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
 from tdcd.data.arrays import Array
-from tdcd.data.federation import Federation, Silo
+from tdcd.data.federation import Federation, roster_of
 from tdcd.data.labels import coded, words
-from tdcd.data.rows import ByColumn, SiloRows
+from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.splits import Part, parts_of
 from tdcd.data.tables import Table, feature_columns
 from tdcd.data.tabular import encoded, fitted
@@ -182,7 +182,7 @@ class TableJob:
         return alignment
 
 
-def from_tables(job: Job, data: TableData, where: str, told: Told) -> JobData:
+def from_tables(job: Job, where: str, told: Told) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
     opened = TableJob.opened(job, told)
     columns = {silo: opened.features(silo) for silo in opened.tables}
@@ -190,55 +190,71 @@ def from_tables(job: Job, data: TableData, where: str, told: Told) -> JobData:
     alignment, keys = opened.alignment()
     parts = opened.parts(alignment)
     labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive)
-    rows: dict[str, dict[Part, Array]] = {}
-    preparations = {}
-    notes = [_overlap(alignment)]
-    silos = []
-    training = parts == Part.TRAIN
+    ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
+    rosters = {
+        silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
+        if silo in splits
+        else roster_of(_owners(alignment, own)[parts == Part.TRAIN], [key.table.client for key in own])
+        for silo, own in keys.items()
+    }
+    del keys  # a million texts take as much memory as their rows
+    preparations, rows = {}, {}
     for silo, tables in opened.tables.items():
         made = fitted(tables, columns[silo], alignment, parts, _reading(told, "columns"))
         preparations[silo] = made
         rows[silo] = encoded(tables, made, alignment, parts, _reading(told, "rows"))
-        if silo in splits:
-            facts = {column: gathered(alignment, keys[silo], column)[training] for column in keys[silo][0].facts}
-            of = SiloRows(silo, alignment.ids[training], labels[training], {c: words(v) for c, v in facts.items()})
-            clients = splits[silo].deal(of, count(job, silo), data.seed)
-        else:
-            clients = {key.table.client: _held(alignment, key, training) for key in keys[silo]}
-            if idle := [client for client, ids in clients.items() if not len(ids)]:
-                notes.append(f"{silo}: {listed(idle)} has no training row of a common ID and takes no part")
-        held = {client: ids for client, ids in clients.items() if len(ids)}
-        silos.append(Silo(silo, rows[silo][Part.TRAIN], held, alignment.ids[training]))
-    federation = Federation.from_silos(silos, labels[training], alignment.ids[training])
-    held_out = {
+    samples = {
         part: Samples(
-            {silo: torch.from_numpy(rows[silo][part]) for silo in rows}, torch.from_numpy(labels[parts == part])
+            {silo: torch.from_numpy(found[part]) for silo, found in rows.items()},
+            torch.from_numpy(labels[parts == part]),
         )
-        for part in (Part.VALIDATION, Part.TEST)
-        if (parts == part).any()
+        for part in ids
     }
-    return JobData(
-        replace(federation, classes=classes, preparations=preparations),
-        held_out,
-        {part: alignment.ids[parts == part] for part in Part if (parts == part).any()},
-        tuple(notes),
-    )
+    federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations)
+    return JobData(federation, samples, ids, tuple(_notes(opened, alignment, rosters)))
 
 
 def _reading(told: Told, what: str) -> Callable[[Table], None]:
     return lambda table: told(f"{what} of {table.silo}, {table.client}")
 
 
-def _held(alignment: Alignment, key: Keys, training: Array) -> Array:
-    """Return the training IDs that a client holds."""
-    places = alignment.places(key.ids)
-    places = np.sort(places[places >= 0])
-    return alignment.ids[places[training[places]]]
+def _owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
+    """Return the number of the client that holds each common ID."""
+    owner = np.empty(len(alignment.ids), dtype=np.int64)
+    for number, key in enumerate(keys):
+        places = alignment.places(key.ids)
+        owner[places[places >= 0]] = number
+    return owner
 
 
-def _overlap(alignment: Alignment) -> str:
-    """Tell how many rows the silos have in common."""
+def _dealt(
+    opened: TableJob,
+    silo: str,
+    split: RowSplit,
+    alignment: Alignment,
+    keys: Sequence[Keys],
+    parts: Array,
+    labels: Array,
+) -> Roster:
+    """Deal the training rows of a silo's one file to simulated clients."""
+    training = parts == Part.TRAIN
+    column = opened.dealt_by(silo)
+    facts = {column: words(gathered(alignment, keys, column)[training])} if column else {}
+    rows = SiloRows(silo, alignment.ids[training], labels[training], facts)
+    owner = np.empty(len(rows.ids), dtype=np.int64)
+    clients = split.deal(rows, count(opened.job, silo), opened.data.seed)
+    for number, ids in enumerate(clients.values()):
+        owner[np.searchsorted(rows.ids, ids)] = number
+    return roster_of(owner, list(clients))
+
+
+def _notes(opened: TableJob, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
+    """Tell how many rows the silos have in common, and who has none."""
     common = len(alignment.ids)
     rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
     lost = listed((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
-    return f"{common:,} IDs are in all silos; rows without them: {lost}"
+    yield f"{common:,} IDs are in all silos; rows without them: {lost}"
+    for silo, tables in opened.tables.items():
+        idle = [table.client for table in tables if table.client not in (*rosters[silo].clients, DEALT)]
+        if idle:
+            yield f"{silo}: {listed(idle)} has no training row of a common ID and takes no part"
