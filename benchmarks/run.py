@@ -201,8 +201,8 @@ of one large product on all cores; nothing else of a round (planning, gathering,
     "loading": (
         "Reading data",
         loading_table,
-        """`tdcd.load_data` in a process of its own, from starting Python to a federation ready to train; and the most memory
-of that process, of which Python, torch and polars take 250 MB.""",
+        """`tdcd.load_data` in a process of its own, from starting Python to a federation ready to train; most memory
+of the process, of which Python, torch and polars take 250 MB.""",
     ),
 }
 

@@ -75,8 +75,9 @@ def test_a_client_for_each_value_of_a_column() -> None:
     }
     with pytest.raises(DataError, match="cannot be dealt by 'brunch'; did you mean 'branch'"):
         ByColumn(kind="column", column="brunch").deal(rows, None, 0)
-    with pytest.raises(DataError, match="leave out the number of clients"):
-        ByColumn(kind="column", column="branch").deal(rows, 3, 0)
+    assert len(ByColumn(kind="column", column="branch").deal(rows, 3, 0)) == 3
+    with pytest.raises(DataError, match="'branch' has 3 values, each of which makes a client; the job says 4 clients"):
+        ByColumn(kind="column", column="branch").deal(rows, 4, 0)
 
 
 def job(rows: object) -> tdcd.Job:

@@ -46,11 +46,14 @@ class ByColumn(RowSplit):
 
     def deal(self, rows: SiloRows, clients: int | None, seed: int) -> dict[str, Array]:  # noqa: ARG002, D102
         where = f"silo '{rows.silo}'"
-        if clients is not None:
-            raise DataError(f"{where}: kind column makes a client of each value; leave out the number of clients")
         if self.column not in rows.attributes:
             raise DataError(f"{where}: rows cannot be dealt by '{self.column}'{nearest(self.column, rows.attributes)}")
         values = rows.attributes[self.column]
+        if clients not in (None, len(np.unique(values))):
+            count = len(np.unique(values))
+            raise DataError(
+                f"{where}: '{self.column}' has {count} values, each of which makes a client; the job says {clients} clients"
+            )
         return {str(value): rows.ids[values == value] for value in np.unique(values)}
 
 
