@@ -11,6 +11,7 @@ jobs.
 
 import argparse
 import lzma
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -91,8 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--credit", type=Path, help="the credit-default table, as CSV (or CSV.xz)")
     parser.add_argument("--adult", type=Path, help="the directory of adult.data and adult.test")
-    parser.add_argument("--out", type=Path, default=HERE, help="where to write; default: beside this script")
+    parser.add_argument("--out", type=Path, default=HERE, help="where to write, with the jobs; default: beside this")
     options = parser.parse_args()
+    if options.out != HERE:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for job in HERE.glob("*.toml"):
+            shutil.copy(job, options.out)
     if options.adult:
         write(adult(options.adult), options.out / "income")
         print(f"Train with: tdcd train {options.out / 'income.toml'}")
@@ -102,7 +107,8 @@ def main() -> None:
     else:
         print("No --credit table is given: the built-in tumours stand in for customers.")
         write(built_in(), options.out / "loans")
-    print(f"Train with: tdcd train {options.out / 'loans.toml'}")
+    job = options.out / "loans.toml"
+    print(f"Train with: tdcd align {job} && tdcd train {job}")
 
 
 if __name__ == "__main__":

@@ -111,6 +111,19 @@ def test_align(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'data.source is "digits", not "tables"' in capsys.readouterr().err
 
 
+def test_align_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    job = write_tables()
+    job.write_text(job.read_text().replace("north =", '"[/b]" =').replace("south =", '"[north]" ='))
+    Path("[out]").mkdir()
+    assert tdcd_command("align", job, "--out", "[out]/al.parquet") == 0
+    printed = capsys.readouterr().out
+    assert "[/b]" in printed
+    assert "[north]" in printed
+    assert 'alignment = "[out]/al.parquet"' in printed
+    job.write_text(job.read_text().replace('source = "tables"', 'source = "tables", alignment = "[out]/al.parquet"'))
+    assert tdcd_command("train", job, "--out", "run") == 0
+
+
 def test_predict(capsys: pytest.CaptureFixture[str]) -> None:
     job = write_tables()
     assert tdcd_command("train", job, "--out", "run", "--quiet") == 0

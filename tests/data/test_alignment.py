@@ -79,12 +79,12 @@ def test_ids_that_cannot_be_aligned(silos: Mapping[str, Sequence[Keys]], message
 
 def test_the_file(tmp_path: Path) -> None:
     told = {
-        "bank": [keys("bank", "north", [9, 3, 5], y=[0.0, 1.0, 0.0], part=["train", "test", "train"])],
+        "bank": [keys("bank", "north", [9, 3, 5], y=["0", "1", "0"], part=["train", "test", "train"])],
         "insurer": [keys("insurer", "a", [5, 1]), keys("insurer", "b", [2, 9, 3])],
     }
     alignment = align(told, {"label": ("bank", "y"), "part": ("bank", "part")})
     assert alignment.ids.tolist() == [3, 5, 9]
-    assert alignment.handed["label"].tolist() == [1.0, 0.0, 0.0]
+    assert alignment.handed["label"].tolist() == ["1", "0", "0"]
     assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
     path = tmp_path / "x.parquet"
     alignment.save(path)
@@ -92,7 +92,7 @@ def test_the_file(tmp_path: Path) -> None:
     assert again.fingerprint == alignment.fingerprint
     assert again.shares == alignment.shares
     assert {name: values.tolist() for name, values in again.handed.items()} == {
-        "label": [1.0, 0.0, 0.0],
+        "label": ["1", "0", "0"],
         "part": ["test", "train", "train"],
     }
     again.verify(told, "x")
@@ -159,8 +159,11 @@ def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
     path.write_text("id,y\n1,yes\n2,\n")
     with pytest.raises(DataError, match="no value in 1 rows, the first of them row 2"):
         read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
-    path.write_text("id,y\n1,0\n2,maybe\n")
-    with pytest.raises(DataError, match="row 1 is the number '0', row 2 the text 'maybe'"):
+    path.write_text("id,y\n1,0\n2,maybe\n3,1.0\n4,1.50\n")
+    facts = read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"]).facts
+    assert facts["y"].tolist() == ["0", "maybe", "1", "1.50"]
+    path.write_text("id,y\n1,0\n2," + 300 * "x" + "\n")
+    with pytest.raises(DataError, match="column 'y' has more than 256 characters in row 2"):
         read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
 
 

@@ -8,35 +8,64 @@ from hypothesis import strategies as st
 
 from tdcd.data import lines
 
+CELL = st.sampled_from(["", "a", "12", " ", "x, y", 'say "no"', "two\nlines", '"'])
 
-@given(
-    st.lists(st.lists(st.sampled_from(["", "a", "12", " "]), min_size=1, max_size=4), min_size=1, max_size=12),
-    st.integers(3, 40),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-)
-def test_odd_lines_are_found_whatever_the_chunks(rows: list[list[str]], chunk: int, end: str, last: bool) -> None:
-    path = Path(__file__).with_name("unused")
-    text = end.join(",".join(row) for row in rows) + (end if last else "")
-    seen = list(csv.reader(io.StringIO(text, newline="")))
-    expected = next(((n, len(row)) for n, row in enumerate(seen, start=1) if row and len(row) != 3), None)
+
+def counted(text: str, chunk: int, width: int = 3) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "CHUNK", chunk)
         patch.setattr(Path, "open", lambda self, mode: io.BytesIO(text.encode()))
-        found = lines.odd_line(path, ",", 3)
-    if rows[-1] in ([" "], [""]) and not last:  # a last line of blanks without its end is as good as none
+        return lines.count_rows(Path("x.csv"), ",", width)
+
+
+@given(
+    st.lists(st.lists(CELL, min_size=2, max_size=4), min_size=1, max_size=12),
+    st.integers(1, 60),
+    st.sampled_from(["\n", "\r\n"]),
+    st.integers(0, 3),
+)
+def test_rows_are_counted_whatever_the_chunks(rows: list[list[str]], chunk: int, end: str, ends: int) -> None:
+    """What a writer of CSV files writes is read as it was meant; a row of another width is found."""
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator=end).writerows(rows)
+    text = buffer.getvalue().removesuffix(end) + ends * end
+    wrong = next((n for n, row in enumerate(rows) if len(row) != 3), None)
+    if wrong is None:
+        assert counted(text, chunk) == len(rows) - 1
         return
-    assert found == expected
+    line = 1 + sum(cell.count("\n") for row in rows[:wrong] for cell in row) + wrong
+    with pytest.raises(lines.LineError, match=f"line {line} has {len(rows[wrong])} cells, the first line 3"):
+        counted(text, chunk)
 
 
-def test_quoted_cells_are_left_to_the_reader(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text('id,a\n1,"x, y"\n2\n')
-    assert lines.odd_line(path, ",", 2) is None
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('a,b,c\n1,2,5" pipe\n1,2,6" pipe\n', "line 2 has a quote within a cell"),
+        ('a,b,c\n1,"x"y,3\n', "line 2 has a quote within a cell"),
+        ('a,b,c\n1, "x",3\n', "line 2 has a quote within a cell"),
+        ('a,b,c\n1,"x,3\n4,5,6\n', "a quote that opens in line 2 is not closed"),
+        ("a,b,c\n\n4,5,6\n", "line 2 is empty; remove it"),
+        ("a,b,c\n1,2,3\r\n\r\n\r\n4,5,6\n", "line 3 is empty; remove it"),
+        ("a,b,c\n1,2\n4,5,6\n", "line 2 has 2 cells, the first line 3; is it cut off"),
+        ("a,b,c\n1,2,3\n4,5", "line 3 has 2 cells, the first line 3"),
+    ],
+)
+def test_lines_out_of_order(text: str, message: str, chunk: int) -> None:
+    with pytest.raises(lines.LineError, match=message):
+        counted(text, chunk)
 
 
-@pytest.mark.parametrize(("text", "count"), [("a\n", 0), ("a", 0), ("a\n\n\n", 2), ("a\r\n\r\n", 1), ("", 0)])
-def test_empty_lines_at_the_end(tmp_path: Path, text: str, count: int) -> None:
-    path = tmp_path / "x.csv"
-    path.write_bytes(text.encode())
-    assert lines.empty_at_the_end(path) == count
+def test_a_mark_of_utf8_and_a_quoted_header() -> None:
+    assert counted('\ufeff"a",b,c\n1,2,3\n', 100) == 1
+
+
+def test_one_column() -> None:
+    assert counted("a\n1\n2\n", 3, width=1) == 2
+
+
+def test_a_quote_that_swallows_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 100)
+    with pytest.raises(lines.LineError, match="a quote that opens in line 2 is not closed"):
+        counted('a,b,c\n1,2,"3\n' + "4,5,6\n" * 1000, 10)

@@ -120,6 +120,29 @@ def test_codes_are_categories_when_the_job_says_so(tmp_path: Path) -> None:
     assert applied(preparation, south).tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
 
 
+def test_numbers_that_are_too_large(tmp_path: Path) -> None:
+    huge = table(tmp_path / "a.csv", {"id": range(2), "a": [1e200, -1e200]})
+    with pytest.raises(DataError, match="silo 'bank': column 'a' holds numbers too large to be standardised"):
+        fit([surveyed(huge, ["a"], [True] * 2)], ["a"], 1)
+    usual = table(tmp_path / "b.csv", {"id": range(2), "a": [1, 2]})
+    preparation = fit([surveyed(usual, ["a"], [True] * 2)], ["a"], 1)
+    with pytest.raises(DataError, match="a.csv.*column 'a' holds a number too large in row 1"):
+        applied(preparation, huge)
+
+
+def test_columns_with_too_many_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdcd.data.preparation.MOST_CATEGORIES", 10)
+    made = table(tmp_path / "a.csv", {"id": range(20), "a": [f"name {n}" for n in range(20)]})
+    with pytest.raises(DataError, match="column 'a' holds more than 10 different texts; leave it out"):
+        surveyed(made, ["a"], [True] * 20)
+
+
+def test_a_constant_column_is_zero_but_for_rounding(tmp_path: Path) -> None:
+    made = table(tmp_path / "a.csv", {"id": range(30), "a": [0.1] * 29 + [0.2]})
+    preparation = fit([surveyed(made, ["a"], [True] * 29 + [False])], ["a"], 1)
+    assert np.abs(applied(preparation, made)).max() < 0.2
+
+
 def test_a_constant_column_is_zero(tmp_path: Path) -> None:
     made = table(tmp_path / "a.csv", {"id": range(3), "a": [7, 7, 7]})
     preparation = fit([surveyed(made, ["a"], [True] * 3)], ["a"], 1)

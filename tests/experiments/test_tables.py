@@ -165,6 +165,48 @@ def test_a_run_predicts_from_new_tables(tables: Path, tmp_path: Path) -> None:
         run.predict_tables(files | {"bank": [tables / "new.csv"]})
 
 
+def test_a_run_does_not_predict_from_other_tables_as_if_they_were_its_own(tables: Path, tmp_path: Path) -> None:
+    tdcd.run_job(written(tables), tmp_path / "run")
+    frame = pl.read_csv(tables / "south.csv")
+    frame.with_columns(limit=10 * pl.col("limit") + 5).write_csv(tables / "south.csv")
+    with pytest.raises(RunError, match="the job's tables are no longer those that it was trained on"):
+        load_run(tmp_path / "run").predict_held_out()
+
+
+def test_an_id_that_occurs_twice_is_an_error_with_an_alignment_too(tables: Path) -> None:
+    job = written(tables, lambda table: table["data"].update(alignment="x.parquet"))
+    TableJob.opened(job, lambda what: None).align()[0].save(tables / "x.parquet")
+    with (tables / "south.csv").open("a") as file:
+        file.write("5000,1,0\n5000,2,0\n")
+    with pytest.raises(DataError, match=r"silo 'bank': 1 IDs stand for several rows: 5000 \(south, south\)"):
+        tdcd.load_data(job)
+
+
+def test_labels_are_the_same_in_whatever_file(tables: Path) -> None:
+    """Whole numbers, those with a point and truth values: what a class is called does not depend on the file's type."""
+    for client, cast in zip(BANK, (pl.Int64, pl.Float64, pl.String), strict=True):
+        frame = pl.read_csv(tables / f"{client}.csv").with_columns(pl.col("default").cast(cast))
+        frame.write_parquet(tables / f"{client}.parquet")
+
+    def typed(table: dict[str, Any]) -> None:
+        table["silos"]["bank"]["clients"] = {client: f"{client}.parquet" for client in BANK}
+
+    plain, federation = (tdcd.load_data(written(tables, change)).federation for change in (lambda t: None, typed))
+    assert federation.fingerprint() == plain.fingerprint()
+    for client in BANK:
+        frame = pl.read_csv(tables / f"{client}.csv").with_columns(pl.col("default").cast(pl.Boolean))
+        frame.write_csv(tables / f"{client}.csv")
+        frame.write_parquet(tables / f"{client}.parquet")
+
+    def truths(table: dict[str, Any]) -> None:
+        table["labels"]["positive"] = "true"
+        table["silos"]["bank"]["clients"]["south"] = "south.parquet"
+
+    federation = tdcd.load_data(written(tables, truths)).federation
+    assert federation.classes == ("false", "true")
+    assert federation.samples.labels.tolist() == plain.samples.labels.tolist()
+
+
 def test_runs_that_cannot_predict(tables: Path, tmp_path: Path) -> None:
     tdcd.run_job(written(tables), tmp_path / "run")
     (tmp_path / "run" / "preparation" / "bank.json").unlink()
@@ -187,7 +229,7 @@ def test_an_alignment_is_reused_and_verified(tables: Path) -> None:
     fresh = tdcd.load_data(written(tables)).federation
     assert tdcd.load_data(job).federation.fingerprint() == fresh.fingerprint()
     assert (
-        Alignment.load(file).handed["label"].sum()
+        Alignment.load(file).handed["label"].astype(int).sum()
         == pl.read_parquet(tables / "everything.parquet")[15:105]["default"].sum()
     )
     south = pl.read_csv(tables / "south.csv")
@@ -325,6 +367,14 @@ def test_several_classes_and_regression(tables: Path) -> None:
         (lambda t: t["silos"]["bank"].update(label="defoult"), "no column 'defoult' .silos.bank.label.; did you mean"),
         (lambda t: t["silos"]["bank"].update(rows={"kind": "equal"}), "its clients have files of their own"),
         (lambda t: t["silos"]["bank"].update(separator=";"), "Are its cells separated|no column 'person'"),
+        (lambda t: t["data"].update(clients=7), "data.clients: all clients have files of their own"),
+        (lambda t: t["data"].update(rows={"kind": "label-skew"}), "data.rows: all clients have files of their own"),
+        (lambda t: t["data"].update(test_fraction=0.0001), "the fractions in data leave no samples to test"),
+        (lambda t: t["silos"]["bank"].update(categories=["default"]), "'default' is the label, not a feature"),
+        (lambda t: t["silos"]["bank"].update(separator="§"), "silos.bank.separator"),
+        (lambda t: t["silos"]["bank"].update(separator='"'), "silos.bank.separator"),
+        (lambda t: t["silos"]["bank"].update(columns=["limit", "limit"]), "silos.bank.columns: named twice: limit"),
+        (lambda t: t["silos"].update({"b/c": t["silos"].pop("insurer")}), "silos: 'b/c': a name has letters"),
         (lambda t: t.pop("silos"), "tables need a .silos.NAME. for every silo"),
         (lambda t: t["data"].update(split_column="x"), "leave out test_fraction"),
         (lambda t: t["data"].update(source="digits"), 'silos.bank.* goes? with data.source = "tables" only'),

@@ -1,6 +1,7 @@
 """``tdcd align``: find the IDs that all silos have, once for many trainings."""
 
 import json as json_
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ def command(
 ) -> None:
     """Find the IDs that all silos have and write them to a file that trainings reuse."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from tdcd.experiments.job import TableData, load_job
@@ -32,7 +34,7 @@ def command(
     read = load_job(job)
     console = Console(stderr=True)
     with console.status("") as status:
-        opened = TableJob.opened(read, lambda what: status.update(f"reading {what}"))
+        opened = TableJob.opened(read, lambda what: status.update(f"reading {escape(what)}"))
         alignment, _ = opened.align()
     named = read.data.alignment if isinstance(read.data, TableData) else None
     path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
@@ -56,10 +58,12 @@ def command(
         table.add_row(silo, "all", f"{total:,}", f"{common:,}", f"{total - common:,}", style="bold")
         for client, share in clients.items() if len(clients) > 1 else ():
             lost = share.rows - share.common
-            table.add_row("", client, f"{share.rows:,}", f"{share.common:,}", f"{lost:,}")
+            table.add_row("", escape(client), f"{share.rows:,}", f"{share.common:,}", f"{lost:,}")
     console = Console()
     console.print(table)
     console.print(f"Fingerprint: {alignment.fingerprint}", highlight=False)
-    console.print(f"Written to:  {path}", highlight=False, soft_wrap=True)
+    console.print(f"Written to:  {path}", highlight=False, soft_wrap=True, markup=False)
     if named is None or Path(named) != path.resolve():
-        console.print(f'To train with it, set in the job: \\[data] alignment = "{path.name}"', highlight=False)
+        beside = os.path.relpath(path, job.parent)
+        advice = f'To train with it, set in the job: [data] alignment = "{beside}"'
+        console.print(advice, highlight=False, soft_wrap=True, markup=False)

@@ -11,14 +11,18 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from tdcd.data.federation import Federation
 from tdcd.experiments.job import Job
 from tdcd.experiments.run import JobObserver, JobResult
 from tdcd.training.metrics import PRIMARY
 from tdcd.training.result import Evaluation
+
+WIDE = 120
+"""Columns of a terminal that shows everything."""
 
 
 class Display(JobObserver, ABC):
@@ -202,13 +206,14 @@ class Live(Spoken):
 
     def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job, where, console)
+        self._wide = console.width >= WIDE
         self._progress = Progress(
-            TextColumn("  {task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TextColumn("  {task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=24 if self._wide else 8),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[measures]}"),
-            TextColumn("[dim]{task.fields[speed]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            *([TextColumn("[dim]{task.fields[speed]}")] if self._wide else []),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
             console=console,
         )
         self._task = self._progress.add_task("", visible=False, measures="", speed="")
@@ -216,7 +221,7 @@ class Live(Spoken):
 
     def reading(self, what: str) -> None:
         """See JobObserver."""
-        self._progress.update(self._reading, description=f"reading {what}", visible=True)
+        self._progress.update(self._reading, description=f"reading {escape(what)}", visible=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
@@ -244,7 +249,8 @@ class Live(Spoken):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """See Observer."""
-        self._progress.update(self._task, measures="  ".join(self.measures(evaluation)))
+        told = self.measures(evaluation)
+        self._progress.update(self._task, measures="  ".join(told if self._wide else [told[0], *told[1:][-1:]]))
 
 
 def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:

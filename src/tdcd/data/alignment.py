@@ -18,11 +18,16 @@ import polars as pl
 
 from tdcd.data.arrays import Array, to_ids
 from tdcd.data.splits import Part
-from tdcd.data.tables import Batch, Table, ids_of, numbers_of, texts_of
+from tdcd.data.tables import Batch, Table, check_lengths, codes, ids_of, texts_of
 from tdcd.errors import DataError, listed
 from tdcd.files import write_atomically
 
 VERSION = 1
+_DAMAGE = (
+    *(pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError),
+    *(LookupError, TypeError, ValueError, AttributeError),
+)
+"""What reading a damaged file may raise."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Keys:
     table: Table
     ids: Array
     facts: Mapping[str, Array]
-    """Labels, parts and the like, by column: numbers or texts, one for each row."""
+    """Labels, parts and the like, by column: a text for each row; whole numbers without a point."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Alignment:
         if not path.exists():
             raise DataError(f"{path}: no such alignment; make it with: tdcd align JOB.toml")
         try:
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
             told: Any = json.loads(pl.read_parquet_metadata(path)["tdcd"])
             if told["version"] != VERSION:
                 raise DataError(f"{path}: made by another version of tdcd; make it again with: tdcd align JOB.toml")
@@ -101,8 +106,8 @@ class Alignment:
             }
             handed = {name: _array(frame[name]) for name in frame.columns if name != "id"}
             found = cls(to_ids(_array(frame["id"]), str(path)), shares, handed)
-        except (pl.exceptions.PolarsError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: damaged, not an alignment of tdcd ({str(error).splitlines()[0]})") from error
+        except _DAMAGE as error:
+            raise DataError(f"{path}: damaged, not an alignment of tdcd ({type(error).__name__})") from error
         if found.fingerprint != told["fingerprint"]:
             raise DataError(f"{path}: damaged: its IDs do not have the fingerprint that it tells; make it again")
         return found
@@ -124,6 +129,7 @@ class Alignment:
         if set(keys) != set(self.shares):
             raise DataError(f"{where}: it is of the silos {listed(self.shares)}, the job has {listed(keys)}; {again}")
         for silo, clients in keys.items():
+            _unique(clients)
             names = {key.table.client for key in clients}
             if odd := sorted(names ^ set(self.shares[silo])):
                 raise DataError(f"{where}: these clients of silo '{silo}' are not in both it and the job: "
@@ -141,16 +147,15 @@ class Alignment:
 
 def read_keys(table: Table, columns: Sequence[str] = ()) -> Keys:
     """Read the IDs of a table, and some columns with a value in every row."""
-    settings = table.settings
     parts: list[pl.Series] = []
     facts: dict[str, list[Array]] = {column: [] for column in columns}
-    for batch in table.batches(list(dict.fromkeys([table.need(settings.id or "", "id"), *columns]))):
+    for batch in table.batches([table.identity, *columns]):
         parts.append(ids_of(batch))
         for column, values in facts.items():
             values.append(_fact(batch, column))
     kind = "U" if any(part.dtype == pl.String for part in parts) else "i"
     ids = np.concatenate([id_array(part, kind) for part in parts])
-    return Keys(table, ids, {column: _joined(values) for column, values in facts.items()})
+    return Keys(table, ids, {column: np.concatenate(values) for column, values in facts.items()})
 
 
 def id_array(ids: pl.Series, kind: str) -> Array:
@@ -200,7 +205,7 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
 
 def gathered(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
     """Return what a silo's clients tell of the common IDs, in their order."""
-    values = _joined([key.facts[column] for key in keys])
+    values = np.concatenate([key.facts[column] for key in keys])
     places = np.concatenate([alignment.places(key.ids) for key in keys])
     found = np.empty(len(alignment.ids), dtype=values.dtype)
     found[places[places >= 0]] = values[places >= 0]
@@ -217,23 +222,15 @@ def parts_from(values: Array, column: str) -> Array:
 
 
 def _fact(batch: Batch, column: str) -> Array:
-    """Return a column that has a value in every row: numbers, or texts."""
-    numbers = numbers_of(batch, column)
-    empty = texts_of(batch, column).is_null().to_numpy() if numbers is None else np.isnan(numbers)
-    if empty.any():
+    """Return a column that has a value in every row."""
+    texts = codes(texts_of(batch, column))
+    if texts.null_count():
         raise DataError(
-            f"{batch.table}: column '{column}' has no value in {int(empty.sum())} rows, the first of them row "
-            f"{batch.row(empty)}; every row needs one: fill them in, or leave those rows out"
+            f"{batch.table}: column '{column}' has no value in {texts.null_count()} rows, the first of them row "
+            f"{batch.row(texts.is_null())}; every row needs one: fill them in, or leave those rows out"
         )
-    return _array(texts_of(batch, column)) if numbers is None else numbers
-
-
-def _joined(values: Sequence[Array]) -> Array:
-    """Join numbers, or texts; where there are both, numbers count as texts."""
-    kinds = {value.dtype.kind for value in values}
-    if kinds == {"f", "U"}:
-        values = [np.array([f"{x:g}" for x in v]) if v.dtype.kind == "f" else v for v in values]
-    return np.concatenate(values)
+    check_lengths(batch, texts)
+    return _array(texts)
 
 
 def _unique(keys: Sequence[Keys]) -> Array:

@@ -12,11 +12,11 @@ Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
 
 
-def coded(values: Array, loss: Loss, positive: str | int | None = None) -> tuple[Array, tuple[str, ...]]:
+def coded(texts: Array, loss: Loss, positive: str | int | None = None) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
 
     Args:
-        values: Numbers or texts.
+        texts: The labels as texts; whole numbers without a point.
         loss: What they are for.
         positive: The label that counts as 1 for the binary loss; default: they are 0 and 1.
 
@@ -26,27 +26,35 @@ def coded(values: Array, loss: Loss, positive: str | int | None = None) -> tuple
     Raises:
         DataError: these labels do not fit this loss.
     """
+    names, places = np.unique(texts, return_inverse=True)
+    numbers = _numbers(names)
     if loss == "squared-error":
-        if values.dtype.kind == "U":
-            raise DataError(f"labels: squared-error wants numbers, not texts such as '{values[0]}'")
-        return values.astype(np.float64), ()
-    names = words(values)
-    classes, places = np.unique(names, return_inverse=True)
-    if values.dtype.kind != "U":  # by their size: 2 before 10
-        order = np.argsort([float(name) for name in classes])
+        if numbers is None:
+            raise DataError(f"labels: squared-error wants numbers, not texts such as '{_first_text(names)}'")
+        return numbers[places], ()
+    if loss == "binary-cross-entropy":
+        return _binary(places, names.tolist(), positive)
+    if len(names) > MOST_CLASSES:
+        raise DataError(f"labels: {len(names):,} different ones are too many classes; is it a regression?")
+    if numbers is not None:  # by their size: 2 before 10
+        order = np.argsort(numbers, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        classes, places = classes[order], rank[places]
-    if loss == "binary-cross-entropy":
-        return _binary(places, classes.tolist(), positive)
-    if len(classes) > MOST_CLASSES:
-        raise DataError(f"labels: {len(classes):,} different ones are too many classes; is it a regression?")
-    return places.astype(np.int64), tuple(classes.tolist())
+        names, places = names[order], rank[places]
+    return places.astype(np.int64), tuple(names.tolist())
 
 
-def words(values: Array) -> Array:
-    """Write labels as texts; whole numbers without a point."""
-    return values if values.dtype.kind == "U" else np.array([f"{value:.15g}" for value in values.tolist()])
+def _numbers(names: Array) -> Array | None:
+    """Return texts as numbers if all of them are."""
+    try:
+        numbers = names.astype(np.float64)
+    except ValueError:
+        return None
+    return numbers if np.isfinite(numbers).all() else None
+
+
+def _first_text(names: Array) -> str:
+    return next(str(name) for name in names if _numbers(np.array([name])) is None)
 
 
 def _binary(places: Array, classes: Sequence[str], positive: str | int | None) -> tuple[Array, tuple[str, ...]]:

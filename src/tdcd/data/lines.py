@@ -1,49 +1,118 @@
-"""The lines of a CSV file, looked at before anything else: short ones would silently be read as missing values."""
+"""The lines of a CSV file, looked at before anything is read.
 
+A reader takes what it gets: cells that a short line lacks become missing values, a stray quote swallows lines. Here
+every line is checked to have as many cells as the first, and every quote to open or close a cell.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tdcd.data.arrays import Array
+
 CHUNK = 2**20
 """Bytes looked at at a time."""
+LONGEST = 2**26
+"""Bytes of one line; more than that is a quote that was never closed."""
+_NEWLINE, _RETURN, _QUOTE = b"\n"[0], b"\r"[0], b'"'[0]
 
 
-def odd_line(path: Path, separator: str, width: int) -> tuple[int, int] | None:
-    """Return the first line that has not ``width`` cells, counted from 1, and how many it has; empty ones do not count.
+class LineError(Exception):
+    """A line that is not as the first; its message says which and how."""
 
-    Where cells are quoted, separators and line ends may be part of them; then only the reader can tell.
+
+@dataclass
+class _Look:
+    """What is known of the lines so far."""
+
+    separator: int
+    width: int
+    rows: int = 0
+    """Rows so far, with the first line, up to the last that is not empty."""
+    empty: int = 0
+    """Empty lines since then; the number of the first of them."""
+    lines: int = 0
+    """Line ends so far, also those within quotes."""
+
+
+def count_rows(path: Path, separator: str, width: int) -> int:
+    """Return the number of rows below the first line; empty lines at the end do not count.
+
+    Raises:
+        LineError: a line has not ``width`` cells, or is empty, or has a quote out of place.
     """
-    before, rest = 0, b""
+    look, rest = _Look(ord(separator), width), b""
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
-            whole, newline, rest = (rest + chunk).rpartition(b"\n")
-            if b'"' in whole:
-                return None
-            if newline:
-                odd, count = _odd(whole + newline, ord(separator), width)
-                if odd:
-                    return before + odd[0], odd[1]
-                before += count
-    if not rest.strip() or b'"' in rest:
-        return None
-    odd, _ = _odd(rest + b"\n", ord(separator), width)
-    return (before + odd[0], odd[1]) if odd else None
+            data = rest + chunk
+            rest = data[_checked(data, look) :]
+            if len(rest) > LONGEST:
+                raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
+    if rest.strip(b"\r\n") and _checked(rest + b"\n", look) <= len(rest):
+        raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
+    return look.rows - 1
 
 
-def empty_at_the_end(path: Path) -> int:
-    """Return the number of empty lines at the end of a file."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        tail = file.read()
-    return max(0, tail[len(tail.rstrip(b"\r\n")) :].count(b"\n") - 1)
+def _checked(data: bytes, look: _Look) -> int:
+    """Check the whole rows that data begins with; return where they end."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    newline, separators = array == _NEWLINE, array == look.separator
+    ends = newline
+    if _QUOTE in data:
+        quote = array == _QUOTE
+        inside = np.logical_xor.accumulate(quote) & ~quote
+        ends, separators = newline & ~inside, separators & ~inside
+    else:
+        quote = None
+    last = np.flatnonzero(ends)
+    if not len(last):
+        return 0
+    length = int(last[-1]) + 1
+    starts = np.concatenate([[0], last[:-1] + 1])
+    lines = look.lines + 1 + np.concatenate([[0], np.cumsum(newline[:length])[last[:-1]]])
+    if quote is not None:
+        _check_quotes(array[:length], quote[:length], look.separator, starts, lines)
+    cells = np.add.reduceat(separators[:length], starts, dtype=np.int32) + 1
+    empty = (last == starts) | ((array[starts] == _RETURN) & (last - starts == 1))
+    _check_cells(cells, empty, lines, look)
+    look.lines += int(newline[:length].sum())
+    return length
 
 
-def _odd(lines: bytes, separator: int, width: int) -> tuple[tuple[int, int] | None, int]:
-    """Look at whole lines: the first odd one, and how many lines there are."""
-    data = np.frombuffer(lines, dtype=np.uint8)
-    ends = np.flatnonzero(data == ord("\n"))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    cells = np.add.reduceat(data == separator, starts, dtype=np.int32) + 1
-    empty = (ends == starts) | ((data[starts] == ord("\r")) & (ends - starts == 1))
-    wrong = np.flatnonzero((cells != width) & ~empty)
-    return (int(wrong[0]) + 1, int(cells[wrong[0]])) if len(wrong) else None, len(ends)
+def _check_quotes(array: Array, quote: Array, separator: int, starts: Array, lines: Array) -> None:
+    """Check that every quote opens or closes a cell, or is doubled within one."""
+    places = np.flatnonzero(quote)
+    opens = places[0::2]
+    closes = places[1::2]
+    before = np.where(opens > 0, array[opens - 1], _NEWLINE)
+    after = array[np.minimum(closes + 1, len(array) - 1)]
+    well = np.concatenate(
+        [
+            np.isin(before, (separator, _NEWLINE, _QUOTE)) | ((opens == 3) & (array[0] == 0xEF)),  # UTF-8's mark
+            np.isin(after, (separator, _NEWLINE, _RETURN, _QUOTE)),
+        ]
+    )
+    if not well.all():
+        place = np.concatenate([opens, closes])[~well].min()
+        line = lines[np.searchsorted(starts, place, side="right") - 1]
+        raise LineError(f"line {line} has a quote within a cell; such a cell is quoted as a whole, its quotes doubled")
+
+
+def _check_cells(cells: Array, empty: Array, lines: Array, look: _Look) -> None:
+    full = np.flatnonzero(~empty)
+    if not len(full):
+        look.empty = look.empty or int(lines[0])
+        return
+    gap = np.flatnonzero(empty[: full[-1]])
+    if look.empty or len(gap):
+        raise LineError(f"line {look.empty or lines[gap[0]]} is empty; remove it")
+    wrong = full[cells[full] != look.width]
+    if len(wrong):
+        raise LineError(
+            f"line {lines[wrong[0]]} has {cells[wrong[0]]} cells, the first line {look.width}; is it cut off, or does "
+            "a text in it hold the separator?"
+        )
+    look.rows += len(full)
+    after = full[-1] + 1
+    look.empty = int(lines[after]) if after < len(empty) else 0

@@ -12,9 +12,9 @@ to its own rows: in training, and again when predicting.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,7 +43,8 @@ class NumberFacts:
         """Describe values; NaN is no value."""
         known = values[~np.isnan(values)]
         total = float(known.sum())
-        squares = float(np.square(known - total / len(known)).sum()) if len(known) else 0.0
+        with np.errstate(over="ignore", invalid="ignore"):  # told where the column is known
+            squares = float(np.square(known - total / len(known)).sum()) if len(known) else 0.0
         return cls(len(known), total, squares, len(values) - len(known))
 
     def __add__(self, other: "NumberFacts") -> "NumberFacts":
@@ -63,20 +64,27 @@ class NumberFacts:
 class CategoryFacts:
     """What a client or a hub knows of a column of categories."""
 
-    counts: Mapping[str, int]
+    counts: Counter[str]
     missing: int
 
     @classmethod
     def of(cls, values: pl.Series) -> "CategoryFacts":
         """Describe values; null is no value."""
         counts = values.drop_nulls().value_counts(name="count")
-        return cls(dict(counts.iter_rows()), values.null_count())
+        return cls(Counter(dict(counts.iter_rows())), values.null_count())
 
     def __add__(self, other: "CategoryFacts") -> "CategoryFacts":
-        return CategoryFacts(Counter(self.counts) + Counter(other.counts), self.missing + other.missing)
+        total = Counter(self.counts)
+        total.update(other.counts)
+        return CategoryFacts(total, self.missing + other.missing)
 
 
 Facts = NumberFacts | CategoryFacts
+
+MOST_CATEGORIES = 100_000
+"""Different texts that a client keeps count of."""
+_ROUNDING = 1e-13
+"""A column whose deviation is this small against its mean is constant but for rounding."""
 
 
 @dataclass
@@ -111,7 +119,17 @@ class Survey:
 
     def _add(self, column: str, facts: Facts) -> None:
         known = self.facts.get(column)
-        self.facts[column] = facts if known is None else known + facts  # type: ignore[operator]
+        if isinstance(known, CategoryFacts) and isinstance(facts, CategoryFacts):
+            known.counts.update(facts.counts)  # in place: a column may have many texts
+            facts = CategoryFacts(known.counts, known.missing + facts.missing)
+        elif isinstance(known, NumberFacts) and isinstance(facts, NumberFacts):
+            facts = known + facts
+        if isinstance(facts, CategoryFacts) and len(facts.counts) > MOST_CATEGORIES:
+            raise DataError(
+                f"{self.table}: column '{column}' holds more than {MOST_CATEGORIES:,} different texts; "
+                f"leave it out with silos.{self.table.silo}.columns"
+            )
+        self.facts[column] = facts
 
 
 def _text_among_numbers(batch: Batch, column: str) -> DataError:
@@ -141,7 +159,11 @@ class Number(Strict):
             raise _text_among_numbers(batch, self.name)
         values = values[rows]
         unknown = np.isnan(values)
-        out[:, 0] = np.where(unknown, 0.0, (values - self.mean) / self.deviation)
+        scaled = np.where(unknown, 0.0, (values - self.mean) / self.deviation)
+        if (large := np.abs(scaled) > np.finfo(np.float32).max).any():
+            row = batch.first + int(rows[np.argmax(large)])
+            raise DataError(f"{batch.table}: column '{self.name}' holds a number too large in row {row}")
+        out[:, 0] = scaled
         if self.flagged:
             out[:, 1] = unknown
 
@@ -245,13 +267,11 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
     if isinstance(total, NumberFacts):
         if not total.count:
             raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
-        deviation = sqrt(total.squares / total.count)
-        return Number(
-            name=column,
-            mean=total.total / total.count,
-            deviation=deviation if deviation > 0 else 1.0,
-            flagged=missing > 0,
-        )
+        mean, deviation = total.total / total.count, sqrt(total.squares / total.count)
+        if not isfinite(mean) or not isfinite(deviation):
+            raise DataError(f"silo '{silo}': column '{column}' holds numbers too large to be standardised; {advice}")
+        constant = deviation <= _ROUNDING * abs(mean)
+        return Number(name=column, mean=mean, deviation=1.0 if constant else deviation, flagged=missing > 0)
     common = sorted(value for value, count in total.counts.items() if count >= rare)
     if not common:
         some = listed(sorted(total.counts), 3)

@@ -52,7 +52,8 @@ class ByColumn(RowSplit):
         if clients not in (None, len(np.unique(values))):
             count = len(np.unique(values))
             raise DataError(
-                f"{where}: '{self.column}' has {count} values, each of which makes a client; the job says {clients} clients"
+                f"{where}: '{self.column}' has {count} values, each of which makes a client; the job says {clients} "
+                "clients"
             )
         return {str(value): rows.ids[values == value] for value in np.unique(values)}
 

@@ -1,20 +1,24 @@
 """Tables in CSV and Parquet files: opened with care, read a batch of rows at a time.
 
-A cell of a CSV file is a text until somebody asks for a number, so that what is wrong can be named with its row.
+Whatever the file, a batch has columns of numbers or of texts; texts are stripped, and what means "no value" is null. A
+cell of a CSV file stays a text until somebody asks for a number, so that what is wrong can be named with its row.
 """
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import polars as pl
+from polars import selectors as cs
 
 from tdcd.data.arrays import Array
-from tdcd.data.lines import empty_at_the_end, odd_line
+from tdcd.data.lines import LineError, count_rows
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import DataError, listed, nearest
 
@@ -22,8 +26,12 @@ T = TypeVar("T")
 
 CELLS = 1_000_000
 """Read at a time, at most."""
-_WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
+LONGEST = 256
+"""Characters of an ID or a label."""
+_WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
+_POINT_ZERO = r"^(-?[0-9]+)\.0+$"
+"""A whole number as spreadsheets and data frames write it where a column has gaps."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Table:
-    """A client's file. ``opened`` opens one."""
+    """A client's file."""
 
     silo: str
     client: str
@@ -55,6 +63,11 @@ class Table:
 
     def __str__(self) -> str:
         return f"silo '{self.silo}', client '{self.client}' ({self.path})"
+
+    @property
+    def identity(self) -> str:
+        """The column of IDs, which it must have."""
+        return self.need(self.settings.id or "", "id")
 
     @cached_property
     def is_csv(self) -> bool:
@@ -81,34 +94,41 @@ class Table:
         return suffix == ".csv"
 
     @cached_property
-    def header(self) -> tuple[str, ...]:
-        """The names of its columns."""
+    def header(self) -> Mapping[str, int]:
+        """The names of its columns, and their places."""
         if not self.is_csv:
-            return tuple(self._told(lambda: pl.scan_parquet(self.path).collect_schema()).names())
+            names = self._told(lambda: self._scanned().collect_schema()).names()
+            return {name: place for place, name in enumerate(names)}
         try:
             with self.path.open(encoding="utf-8-sig", newline="") as file:
-                names = tuple(name.strip() for name in next(csv.reader(file, delimiter=self.settings.separator)))
+                names = [name.strip() for name in next(csv.reader(file, delimiter=self.settings.separator))]
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(f"{self}: cannot be read as CSV: {error}; it must be text in UTF-8") from error
         if "" in names:
             raise DataError(f"{self}: column {names.index('') + 1} has no name in the first line")
-        doubles = sorted({name for name in names if names.count(name) > 1})
+        doubles = [name for name, count in Counter(names).items() if count > 1]
         if doubles:
             raise DataError(f"{self}: several columns have the same name: {listed(doubles)}")
-        if odd := odd_line(self.path, self.settings.separator, len(names)):
-            raise DataError(
-                f"{self}: line {odd[0]} has {odd[1]} cells, the first line {len(names)}; is it cut off, or does a text "
-                "in it hold the separator?"
-            )
-        return names
+        return {name: place for place, name in enumerate(names)}
+
+    @cached_property
+    def rows(self) -> int:
+        """The number of its rows, counted without reading them; every line of a CSV file is checked."""
+        if not self.is_csv:
+            return int(self._told(lambda: self._scanned().select(pl.len()).collect().item()))
+        try:
+            return count_rows(self.path, self.settings.separator, len(self.header))
+        except LineError as error:
+            raise DataError(f"{self}: {error}") from error
 
     def need(self, column: str, key: str) -> str:
         """Check that it has a column, which the job names as ``key``."""
         if column not in self.header:
             hint = nearest(column, self.header)
             if len(self.header) == 1:
-                others = [mark for mark in ";\t|" if mark in self.header[0]]
-                hint = f"; its first line is '{self.header[0][:60]}'"
+                (only,) = self.header
+                others = [mark for mark in ";\t|," if mark in only]
+                hint = f"; its first line is '{only[:60]}'"
                 if others:
                     hint += f". Are its cells separated by '{others[0]}'? Set silos.{self.silo}.separator"
             raise DataError(f"{self}: it has no column '{column}' (silos.{self.silo}.{key}){hint}")
@@ -116,66 +136,81 @@ class Table:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """Read some of its columns, a batch of rows at a time, in the order of the file."""
-        if self.is_csv:
-            frame = pl.scan_csv(
-                self.path,
-                has_header=False,
-                skip_rows=1,
-                schema=dict.fromkeys(self.header, pl.String),
-                null_values=self.settings.missing,
-                separator=self.settings.separator,
-            )
-        else:
-            frame = pl.scan_parquet(self.path)
-        size = max(1, CELLS // len(columns))
-        pieces = self._told(lambda: iter(frame.select(columns).collect_batches(chunk_size=size, maintain_order=True)))
-        first, piece = 1, self._told(lambda: next(pieces, None))
-        while piece is not None:
-            following = self._told(lambda: next(pieces, None))
-            if following is None and self.is_csv:
-                piece = piece.head(max(0, piece.height - empty_at_the_end(self.path)))
-            if piece.height:
-                yield Batch(self, first, piece)
-            first, piece = first + piece.height, following
-        if first == 1:
+        if not self.rows:
             raise DataError(f"{self}: it has a header but no rows")
+        names = list(dict.fromkeys(columns))
+        cleaned = self._scanned().select(cs.by_name(*names)).with_columns(*self._no_values())
+        size = max(1, CELLS // len(names))
+        pieces = self._told(lambda: iter(cleaned.collect_batches(chunk_size=size, maintain_order=True)))
+        done = 0
+        while done < self.rows and (piece := self._told(lambda: next(pieces, None))) is not None:
+            piece = piece.head(self.rows - done)  # a CSV file may end in empty lines
+            yield Batch(self, done + 1, piece)
+            done += piece.height
+        if done < self.rows:
+            raise DataError(f"{self}: damaged: {done} of its {self.rows} rows can be read; get it again")
+
+    def _scanned(self) -> pl.LazyFrame:
+        if not self.is_csv:
+            return pl.scan_parquet(self.path, glob=False)
+        return pl.scan_csv(
+            self.path,
+            has_header=False,
+            skip_rows=1,
+            schema=dict.fromkeys(self.header, pl.String),
+            separator=self.settings.separator,
+            glob=False,
+        )
+
+    def _no_values(self) -> Iterator[pl.Expr]:
+        """Say how cells become null: texts once they are stripped, numbers by their value."""
+        texts = (cs.string() | cs.categorical() | cs.enum() | cs.boolean()).cast(pl.String).str.strip_chars()
+        yield pl.when(~texts.is_in(["", *self.settings.missing])).then(texts)
+        if not self.is_csv:
+            numbers = [value for value in map(_as_number, self.settings.missing) if value is not None]
+            for kind in (cs.integer() | cs.decimal(), cs.float().fill_nan(None)):
+                yield pl.when(~kind.cast(pl.Float64).is_in(numbers)).then(kind)
 
     def _told(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""
         try:
             return action()
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             kind = "CSV" if self.is_csv else "Parquet"
             what = (str(error).strip().splitlines() or ["?"])[0]
-            if "more fields" in what:
-                what = f"a row has more cells than the first line's {len(self.header)}"
             raise DataError(f"{self}: damaged, cannot be read as {kind}: {what}") from error
 
 
 def ids_of(batch: Batch) -> pl.Series:
     """Return the IDs of a batch: whole numbers or texts."""
-    column = batch.table.settings.id or ""
-    series = batch.frame[column]
-    if batch.table.is_csv:
-        series = series.str.strip_chars()
-        series = series.set(series == "", None)
+    table, series = batch.table, batch.frame[batch.table.identity]
     if series.null_count():
         raise DataError(
-            f"{batch.table}: {series.null_count()} rows have no ID in column '{column}', the first of them row "
+            f"{table}: {series.null_count()} rows have no ID in column '{series.name}', the first of them row "
             f"{batch.row(series.is_null())}; every row needs one"
         )
-    if batch.table.is_csv:
-        return series.cast(pl.Int64) if series.str.contains(_WHOLE).all() else series
+    if series.dtype == pl.String:
+        check_lengths(batch, series)
+        numbers = series.cast(pl.Int64, strict=False)
+        whole = table.is_csv and series.str.contains(_WHOLE).all() and not numbers.null_count()
+        return numbers if whole else series
     if series.dtype.is_integer():
-        whole = series.cast(pl.Int64, strict=False)
-        if whole.null_count():
-            raise DataError(
-                f"{batch.table}: the ID in row {batch.row(whole.is_null())} is too large; write it as a text"
-            )
-        return whole
-    if series.dtype in (pl.String, pl.Categorical, pl.Enum):
-        return series.cast(pl.String)
-    raise DataError(f"{batch.table}: column '{column}' holds {series.dtype}; IDs must be whole numbers or texts")
+        numbers = series.cast(pl.Int64, strict=False)
+        if numbers.null_count():
+            row = batch.row(numbers.is_null())
+            raise DataError(f"{table}: the ID in row {row} is too large for a whole number; write it as a text")
+        return numbers
+    raise DataError(f"{table}: column '{series.name}' holds {series.dtype}; IDs must be whole numbers or texts")
+
+
+def check_lengths(batch: Batch, texts: pl.Series) -> None:
+    """Check that IDs or labels are short: numpy gives every one the room of the longest."""
+    long = texts.str.len_chars() > LONGEST
+    if long.any():
+        raise DataError(
+            f"{batch.table}: column '{texts.name}' has more than {LONGEST} characters in row {batch.row(long)}; "
+            "is it the right column?"
+        )
 
 
 def numbers_of(batch: Batch, column: str) -> Array | None:
@@ -185,23 +220,20 @@ def numbers_of(batch: Batch, column: str) -> Array | None:
         DataError: it holds numbers and texts, infinite numbers, or dates and the like.
     """
     series = batch.frame[column]
-    if series.dtype == pl.Null:
+    if series.null_count() == len(series):
         return np.full(len(series), np.nan)
-    if (series.dtype == pl.String and not batch.table.is_csv) or series.dtype in (pl.Categorical, pl.Enum):
-        return None if texts_of(batch, column).null_count() < len(series) else np.full(len(series), np.nan)
+    if series.dtype == pl.String and not batch.table.is_csv:
+        return None
     if series.dtype == pl.String:
-        known = series.is_not_null()
         values = series.cast(pl.Float64, strict=False)
-        if (strange := values.is_null() & known).any():
-            values = series.str.strip_chars().cast(pl.Float64, strict=False)
-            strange = values.is_null() & known
+        strange = values.is_null() & series.is_not_null()
         if strange.any():
-            if int(strange.sum()) == int(known.sum()):
+            if values.null_count() == len(values):
                 return None
-            number, text = batch.row(~strange & known), batch.row(strange)
+            number, text = batch.row(values.is_not_null()), batch.row(strange)
             told = f"row {number} is the number '{batch.cell(column, number)}'"
             raise mixed(batch.table, column, f"{told}, row {text} the text '{batch.cell(column, text)}'")
-    elif series.dtype.is_numeric() or series.dtype == pl.Boolean:
+    elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
     else:
         raise DataError(
@@ -217,16 +249,16 @@ def numbers_of(batch: Batch, column: str) -> Array | None:
 def texts_of(batch: Batch, column: str) -> pl.Series:
     """Return a column as texts, null where there is no value; whole numbers without a point."""
     series = batch.frame[column]
-    if series.dtype == pl.String and batch.table.is_csv:
-        return series.str.strip_chars()
-    if series.dtype.is_float():
-        series = series.fill_nan(None)
-        if ((series == series.round()) | series.is_null()).all():
-            series = series.cast(pl.Int64)
+    if series.dtype == pl.String and column not in batch.table.settings.categories:
+        return series
     if series.dtype.is_nested() or series.dtype.is_temporal() or series.dtype == pl.Binary:
         raise DataError(f"{batch.table}: column '{column}' holds {series.dtype}, which is no category")
-    texts = series.cast(pl.String)
-    return texts.set(texts.is_in(batch.table.settings.missing), None)
+    return codes(series.cast(pl.String))
+
+
+def codes(texts: pl.Series) -> pl.Series:
+    """Write whole numbers without a point: where a column has gaps, many programs write 1.0 for 1."""
+    return texts.str.replace(_POINT_ZERO, "$1")
 
 
 def mixed(table: Table, column: str, told: str) -> DataError:
@@ -238,6 +270,14 @@ def mixed(table: Table, column: str, told: str) -> DataError:
     )
 
 
+def _as_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return None if isnan(value) else value
+
+
 def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[str]:
     """Return a silo's columns of features, which all of its clients must have.
 
@@ -246,15 +286,16 @@ def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[st
         also: Columns that are no features, and what the job calls them.
     """
     first, settings = tables[0], tables[0].settings
-    for table in tables:
-        for column in settings.columns or ():
-            table.need(column, "columns")
-        for column in settings.categories:
-            table.need(column, "categories")
-    if settings.columns is not None:
-        for column in settings.columns:
+    for key, wanted in (("columns", settings.columns or ()), ("categories", settings.categories)):
+        for column in wanted:
             if column in also:
-                raise DataError(f"silos.{first.silo}.columns: '{column}' is {also[column]}, not a feature")
+                raise DataError(f"silos.{first.silo}.{key}: '{column}' is {also[column]}, not a feature")
+            for table in tables:
+                table.need(column, key)
+    if settings.columns is not None:
+        doubles = [column for column, count in Counter(settings.columns).items() if count > 1]
+        if doubles:
+            raise DataError(f"silos.{first.silo}.columns: named twice: {listed(doubles)}")
         return list(settings.columns)
     found = [column for column in first.header if column not in also]
     for table in tables[1:]:

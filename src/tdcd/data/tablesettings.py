@@ -20,7 +20,7 @@ class TableSettings(Strict):
     """Columns whose numbers are codes of categories. Columns of texts are categories by themselves."""
     rare: Annotated[int, Field(ge=1)] = 10
     """A category in fewer training rows than this counts as "other"."""
-    missing: list[str] = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-    """Texts that mean: no value."""
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    missing: list[str] = ["NA", "N/A", "NaN", "nan", "null", "NULL"]
+    """What means that there is no value; an empty cell always does."""
+    separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
     """What separates the cells of a CSV file."""

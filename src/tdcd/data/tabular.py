@@ -10,12 +10,12 @@ from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
 from tdcd.data.tables import Batch, Table, ids_of
 
-Told = Callable[[Table], None]
+Reading = Callable[[Table], None]
 """Is told which file is being read."""
 
 
 def fitted(
-    tables: Sequence[Table], columns: Sequence[str], alignment: Alignment, parts: Array, told: Told
+    tables: Sequence[Table], columns: Sequence[str], alignment: Alignment, parts: Array, reading: Reading
 ) -> Preparation:
     """Fix a silo's preparation by what its clients tell of their training rows.
 
@@ -24,11 +24,11 @@ def fitted(
         columns: The columns of features.
         alignment: The common IDs.
         parts: The part of each of them.
-        told: Is told of every file.
+        reading: Is told of every file.
     """
     surveys = []
     for table in tables:
-        told(table)
+        reading(table)
         survey = Survey(table, columns)
         for batch, places in _placed(table, columns, alignment):
             survey.look(batch, (places >= 0) & (parts[places] == Part.TRAIN))
@@ -37,7 +37,7 @@ def fitted(
 
 
 def encoded(
-    tables: Sequence[Table], preparation: Preparation, alignment: Alignment, parts: Array, told: Told
+    tables: Sequence[Table], preparation: Preparation, alignment: Alignment, parts: Array, reading: Reading
 ) -> dict[Part, Array]:
     """Return the numbers of a silo's rows: for every part those of its IDs, in ascending order.
 
@@ -52,7 +52,7 @@ def encoded(
         if len(mine):
             out[part] = np.empty((len(mine), width), dtype=np.float32)
     for table in tables:
-        told(table)
+        reading(table)
         for batch, places in _placed(table, [column.name for column in preparation.columns], alignment):
             rows = np.flatnonzero(places >= 0)
             numbers, samples = preparation.apply(batch, rows), places[rows]
@@ -64,8 +64,7 @@ def encoded(
 
 def _placed(table: Table, columns: Sequence[str], alignment: Alignment) -> Iterator[tuple[Batch, Array]]:
     """Read a table, with the place of every row among the common IDs, or -1."""
-    identity = table.need(table.settings.id or "", "id")
     for column in columns:
         table.need(column, "columns")
-    for batch in table.batches([identity, *(column for column in columns if column != identity)]):
+    for batch in table.batches([table.identity, *columns]):
         yield batch, alignment.places(id_array(ids_of(batch), alignment.ids.dtype.kind))

@@ -87,11 +87,16 @@ def _parts(data: SetData, dataset: Dataset, where: str) -> Array:
     testing = dataset.testing if data.test_fraction is None else None
     fraction = TEST_FRACTION if data.test_fraction is None else data.test_fraction
     parts = parts_of(dataset.ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
+    check_parts(parts, data, where)
+    return parts
+
+
+def check_parts(parts: Array, data: SetData | TableData, where: str) -> None:
+    """Check that every part that the job wants has samples."""
     wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
     for part in wanted:
         if not (parts == part).any():
             raise DataError(f"{where}: the fractions in data leave no samples to {part.word}; choose others")
-    return parts
 
 
 def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:

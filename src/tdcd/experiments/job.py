@@ -1,6 +1,7 @@
 """The job file: its settings, and reading it."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -157,6 +158,12 @@ class Job(Strict):
                 raise ValueError(f"silos.{name}.id: name the column that holds the IDs")
             if isinstance(silo.clients, dict) and silo.rows:
                 raise ValueError(f"silos.{name}.rows: its clients have files of their own, so no rows are dealt")
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                raise ValueError(f"silos: '{name}': a name has letters, digits, dots, dashes and underscores")
+        if all(isinstance(silo.clients, dict) for silo in self.silos.values()):
+            for key in ("clients", "rows"):
+                if getattr(self.data, key) != TableData.model_fields[key].default:
+                    raise ValueError(f"data.{key}: all clients have files of their own, so no rows are dealt")
         if self.labels.silo is not None and self.labels.silo not in self.silos:
             raise ValueError(f"labels.silo: '{self.labels.silo}' is no silo{nearest(self.labels.silo, self.silos)}")
         if self.labels.positive is not None and self.training.loss != "binary-cross-entropy":

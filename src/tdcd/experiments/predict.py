@@ -72,6 +72,12 @@ class Run:
     def predict_held_out(self) -> tuple[pl.DataFrame, dict[str, float]]:
         """Predict the job's own test samples, and measure how well."""
         data = load_data(self.job, str(self.path))
+        made = data.federation
+        if (made.preparations, made.classes) != (self.preparations, self.classes):
+            raise RunError(
+                f"{self.path}: the job's tables are no longer those that it was trained on; predict from them as new "
+                "tables: tdcd predict RUN --table SILO=FILE"
+            )
         if Part.TEST not in data.held_out:
             raise DataError(f"{self.path}: its data has no test samples")
         samples = data.held_out[Part.TEST]

@@ -11,13 +11,13 @@ from tdcd.core.topology import Roster, Samples
 from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
-from tdcd.data.labels import coded, words
+from tdcd.data.labels import coded
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.splits import Part, parts_of
 from tdcd.data.tables import Table, feature_columns
 from tdcd.data.tabular import encoded, fitted
 from tdcd.errors import DataError, JobError, listed
-from tdcd.experiments.data import TEST_FRACTION, JobData, Told, count, row_splits
+from tdcd.experiments.data import TEST_FRACTION, JobData, Told, check_parts, count, row_splits
 from tdcd.experiments.job import Job, TableData
 
 DEALT = "all"
@@ -48,7 +48,7 @@ class TableJob:
             files = silo.clients if isinstance(silo.clients, dict) else {DEALT: silo.file or ""}
             tables[name] = tuple(Table(name, client, Path(path), silo) for client, path in files.items())
             for table in tables[name]:
-                table.need(silo.id or "", "id")
+                table.need(table.identity, "id")
                 if silo.label:
                     table.need(silo.label, "label")
         column = job.data.split_column
@@ -84,7 +84,7 @@ class TableJob:
             )
         for name, (silo, column) in wanted.items():
             now = gathered(found, keys[silo], column)
-            if now.dtype.kind != found.handed[name].dtype.kind or not np.array_equal(now, found.handed[name]):
+            if not np.array_equal(now, found.handed[name]):
                 raise DataError(
                     f"{path}: column '{column}' of silo '{silo}' has changed since it was made; "
                     "align again with: tdcd align JOB.toml"
@@ -98,15 +98,16 @@ class TableJob:
         silo = next(iter(self.tables))
         return gathered(alignment, keys[silo], self.job.silos[silo].label or "")
 
-    def parts(self, alignment: Alignment) -> Array:
+    def parts(self, alignment: Alignment, where: str) -> Array:
         """Return the part of every common ID."""
         if PART in alignment.handed:
             parts = parts_from(alignment.handed[PART], self.data.split_column or "")
         else:
             fraction = TEST_FRACTION if self.data.test_fraction is None else self.data.test_fraction
             parts = parts_of(alignment.ids, fraction, self.data.validation_fraction or 0.0, self.data.seed)
+            check_parts(parts, self.data, where)
         if not (parts == Part.TRAIN).any():
-            raise DataError(f"none of the {len(parts)} common IDs is for training")
+            raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
         return parts
 
     def features(self, silo: str) -> list[str]:
@@ -172,8 +173,7 @@ class TableJob:
             values = {silo: gathered(alignment, keys[silo], column or "") for silo, column in columns.items()}
             first = next(iter(values), "")
             for silo, found in values.items():
-                other = values[first]
-                differ = found != other if found.dtype.kind == other.dtype.kind else np.ones(len(found), dtype=bool)
+                differ = found != values[first]
                 if differ.any():
                     raise DataError(
                         f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
@@ -188,7 +188,7 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     columns = {silo: opened.features(silo) for silo in opened.tables}
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
     alignment, keys = opened.alignment()
-    parts = opened.parts(alignment)
+    parts = opened.parts(alignment, where)
     labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive)
     ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
     rosters = {
@@ -239,7 +239,7 @@ def _dealt(
     """Deal the training rows of a silo's one file to simulated clients."""
     training = parts == Part.TRAIN
     column = opened.dealt_by(silo)
-    facts = {column: words(gathered(alignment, keys, column)[training])} if column else {}
+    facts = {column: gathered(alignment, keys, column)[training]} if column else {}
     rows = SiloRows(silo, alignment.ids[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
     clients = split.deal(rows, count(opened.job, silo), opened.data.seed)

@@ -95,6 +95,13 @@ def test_damaged_idx(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DataError, match="train-images-idx3-ubyte.gz: damaged"):
         read("idx", tmp_path / "b")
+    trees.idx(tmp_path / "d", zipped=True)
+    path = tmp_path / "d" / "train-images-idx3-ubyte.gz"
+    whole = path.read_bytes()
+    for place in range(10, len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(DataError, match="train-images-idx3-ubyte.gz: "):
+            read("idx", tmp_path / "d")
     with pytest.raises(DataError, match="no such directory"):
         read("idx", tmp_path / "c")
 
@@ -117,8 +124,13 @@ def test_modelnet(tmp_path: Path, part_first: bool, folders: bool, above: str) -
     blocks = SETS["modelnet"].features.blocks(dataset.shape, (), 0)
     samples, ids = split_among(dataset, blocks, parts_of(dataset.ids, 0, 0, 0, dataset.testing))
     assert ids[Part.TRAIN].tolist() == sorted(dataset.ids[:4].tolist())
-    first = samples[Part.TRAIN].features["view-03"]
-    assert np.allclose(first[ids[Part.TRAIN].tolist().index("bed/train/bed_2")], 123 / 255)
+    third = samples[Part.TRAIN].features["view-03"].numpy()
+    training = np.array([123.0, 113.0, 23.0, 13.0])  # bed 2 and 10, sofa 2 and 10
+    expected = dict(zip(dataset.ids, (training - training.mean()) / training.std(), strict=False))
+    for identity, picture in zip(ids[Part.TRAIN], third, strict=True):
+        assert np.allclose(picture, expected[identity], atol=1e-6)
+    test = samples[Part.TEST].features["view-03"].numpy()
+    assert np.allclose(test[0], (133 - training.mean()) / training.std(), atol=1e-6)
 
 
 def test_modelnet_in_colour_and_scaled(tmp_path: Path) -> None:
@@ -144,6 +156,9 @@ def test_damaged_modelnet(tmp_path: Path) -> None:
 
     Image.new("L", (5, 4)).save(picture)
     with pytest.raises(DataError, match="bed_3_007.png: 5 × 4 pixels; the first picture has 6 × 4"):
+        rows_of(read("modelnet", tmp_path))
+    Image.new("I;16", (6, 4)).save(picture)
+    with pytest.raises(DataError, match="bed_3_007.png: more than 8 bits a pixel"):
         rows_of(read("modelnet", tmp_path))
     (tmp_path / "test" / "sofa").rename(tmp_path / "test" / "desk")
     with pytest.raises(DataError, match="these classes have no (train shapes: desk|test shapes: sofa)"):

@@ -67,6 +67,7 @@ def test_one_set_of_physionet2012_is_enough(tmp_path: Path) -> None:
         ("set-a/132539.txt", "Time,Parameter", "Time,Name", "its first line must be Time,Parameter,Value"),
         ("set-a/132541.txt", "00:50,HR,90", "00:50,HR", "132541.txt: line 9 is damaged: '00:50,HR'"),
         ("set-a/132541.txt", "00:50,HR,90", "99:50,HR,90", "132541.txt: line 9 is damaged"),
+        ("set-a/132541.txt", "00:50,HR,90", "00:50,HR,inf", "132541.txt: line 9 is damaged"),
         ("set-a/132541.txt", "00:50,HR", "00:50,Mood", "line 9 names 'Mood', which this data set does not have"),
         ("set-a/132541.txt", "RecordID,132541", "RecordID,1", "it says it is record 1"),
     ],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 import torch
@@ -10,6 +11,11 @@ from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
 from tdcd.data.features import FeatureSplit, Index
 from tdcd.data.splits import Part
+
+ROWS = 1_000
+"""Looked at at a time."""
+_ROUNDING = 1e-13
+"""A column whose deviation is this small against its mean is constant but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Dataset:
     divisor: Array | float = 1.0
     """Rows become (row − offset) / divisor; both broadcast to a row."""
     standardise: Array | None = None
-    """Which columns get mean 0 and deviation 1 over the training rows; what is not known becomes 0."""
+    """Which columns, or channels of images, get mean 0 and deviation 1 over the training rows. NaN, which means that
+    a value is not known, becomes 0."""
     attributes: Mapping[str, Array] = field(default_factory=dict)
     """Facts of each sample that are no features, by which rows can fall to clients."""
 
@@ -99,7 +106,8 @@ def split_among(
                 features[silo][place[here][mine]] = rows
     if dataset.standardise is not None:
         for silo, index in blocks.items():
-            _standardise({part: features[silo] for part, features in out.items()}, dataset.standardise[index[-1]])
+            wanted = dataset.standardise if len(dataset.shape) > 2 else dataset.standardise[index[-1]]
+            _standardise({part: features[silo] for part, features in out.items()}, wanted)
     made = {
         part: Samples(
             {silo: torch.from_numpy(rows) for silo, rows in out[part].items()},
@@ -111,11 +119,21 @@ def split_among(
 
 
 def _standardise(rows: Mapping[Part, Array], wanted: Array) -> None:
-    """Give columns mean 0 and deviation 1 over the training rows, in place; what is not known becomes 0."""
-    for column in np.flatnonzero(wanted):
-        known = rows[Part.TRAIN][..., column].astype(np.float64).ravel()
-        known = known[~np.isnan(known)]
-        mean, deviation = (known.mean(), known.std()) if len(known) else (0.0, 0.0)
+    """Give columns, or channels, mean 0 and deviation 1 over the training rows, in place; not known becomes 0."""
+    for number in np.flatnonzero(wanted):
+        index = (slice(None), number) if rows[Part.TRAIN].ndim == 4 else (..., number)
+        mean, deviation = _moments(rows[Part.TRAIN][index])
         for part in rows.values():
-            scaled = (part[..., column] - mean) / (deviation if deviation > 0 else 1.0)
-            part[..., column] = np.nan_to_num(scaled, nan=0.0)
+            values = part[index]  # a view
+            values -= mean
+            values /= deviation if deviation > _ROUNDING * abs(mean) else 1.0
+            np.nan_to_num(values, copy=False, nan=0.0)
+
+
+def _moments(values: Array) -> tuple[float, float]:
+    """Return the mean and the deviation of what is known, a few rows at a time to save memory."""
+    pieces = [slice(start, start + ROWS) for start in range(0, len(values), ROWS)]
+    known = sum(int((~np.isnan(values[piece])).sum()) for piece in pieces)
+    mean = sum(float(np.nansum(values[piece], dtype=np.float64)) for piece in pieces) / max(1, known)
+    squares = sum(float(np.nansum(np.square(values[piece] - mean, dtype=np.float64))) for piece in pieces)
+    return mean, sqrt(squares / max(1, known))

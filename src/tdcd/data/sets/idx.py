@@ -1,6 +1,7 @@
 """MNIST and its likes (Fashion-MNIST, KMNIST …) in the IDX format, gzipped or not."""
 
 import gzip
+import zlib
 from math import prod
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def _array(path: Path, axes: int) -> Array:
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged, cannot be read: {error}; get it again") from error
     if data[:4] != bytes([0, 0, _UBYTE, axes]):
         raise DataError(f"{path}: not an IDX file of {axes} axes of bytes: it begins with {data[:4].hex(' ')}")

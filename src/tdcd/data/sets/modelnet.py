@@ -44,7 +44,7 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
             labels += [label] * len(own)
             testing += [part == "test"] * len(own)
     first = _opened(shapes[0].views[0])
-    mode, size = ("L" if first.mode in ("1", "L", "LA", "I;16", "P") else "RGB"), first.size
+    mode, size = ("L" if first.mode in ("1", "L", "LA") else "RGB"), first.size
     side = (pixels, pixels) if pixels else size
 
     def pieces() -> Iterator[Array]:
@@ -58,7 +58,7 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
         pieces=pieces,
         testing=np.array(testing),
         classes=tuple(classes),
-        divisor=255.0,
+        standardise=np.ones(1 if mode == "L" else 3, dtype=bool),
     )
 
 
@@ -114,6 +114,8 @@ def _opened(path: Path) -> Image.Image:
         image.load()
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path}: damaged, not a picture that can be read ({error}); get it again") from error
+    if image.mode.startswith(("I", "F")):
+        raise DataError(f"{path}: more than 8 bits a pixel ({image.mode}); save it with 8 bits")
     return image
 
 

@@ -1,6 +1,7 @@
 """PhysioNet/CinC Challenge 2012: who dies in hospital, from the first 48 hours in intensive care."""
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,8 @@ def _stay(path: Path) -> tuple[Array, Array]:
         try:
             time, name, text = line.split(",")
             hour, value = int(time[:2]), float(text)
-            if time[2] != ":" or not 0 <= hour <= HOURS:
-                raise ValueError(time)
+            if time[2] != ":" or not 0 <= hour <= HOURS or not isfinite(value):
+                raise ValueError(line)
         except (ValueError, IndexError) as error:
             raise DataError(f"{path}: line {number} is damaged: '{line[:60]}'; get it again") from error
         if name == "RecordID":
