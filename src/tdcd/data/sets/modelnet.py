@@ -4,15 +4,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from tdcd.data.arrays import Array
 from tdcd.data.features import Views
 from tdcd.data.sets.base import Dataset, Published
 from tdcd.data.sets.files import folders
 from tdcd.errors import DataError, listed
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 VIEWS = 12
 _PICTURE = re.compile(r"(?P<shape>.+)_(?P<view>\d{3})\.png", re.IGNORECASE)
@@ -108,7 +111,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part or 0) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _opened(path: Path) -> Image.Image:
+def _opened(path: Path) -> "Image":
+    from PIL import Image
+
     try:
         image = Image.open(path)
         image.load()
@@ -121,13 +126,15 @@ def _opened(path: Path) -> Image.Image:
 
 def _pixels(path: Path, mode: str, size: tuple[int, int], side: tuple[int, int]) -> Array:
     """Return a picture as (channels, height, width) bytes."""
+    from PIL.Image import Resampling
+
     image = _opened(path)
     if image.size != size:
         told = [f"{width} × {height}" for width, height in (image.size, size)]
         raise DataError(f"{path}: {told[0]} pixels; the first picture has {told[1]}")
     image = image.convert(mode)
     if side != size:
-        image = image.resize(side, Image.Resampling.BOX)
+        image = image.resize(side, Resampling.BOX)
     array = np.asarray(image)
     return array[np.newaxis] if mode == "L" else array.transpose(2, 0, 1)
 
