@@ -1,7 +1,7 @@
 """Write the tables of a bank and an insurer: what `loans.toml` and `income.toml` beside this file train on.
 
-    python examples/bank_insurer/make_tables.py                                # from a built-in data set
     python examples/bank_insurer/make_tables.py --credit credit_default.csv    # default of credit card clients, UCI
+    python examples/bank_insurer/make_tables.py                                # the same if it lies here, or built-in data
     python examples/bank_insurer/make_tables.py --adult DIRECTORY              # adult.data and adult.test, UCI
 
 The bank has three branches and the insurer four agencies, of very unequal size. Each organisation knows most of the
@@ -102,10 +102,12 @@ def main() -> None:
         write(adult(options.adult), options.out / "income")
         print(f"Train with: tdcd train {options.out / 'income.toml'}")
         return
-    if options.credit:
-        write(credit(options.credit), options.out / "loans")
+    here = (folder / name for folder in (Path(), HERE) for name in ("credit_default.csv", "credit_default.csv.xz"))
+    found = options.credit or next((path for path in here if path.exists()), None)
+    if found:
+        write(credit(found), options.out / "loans")
     else:
-        print("No --credit table is given: the built-in tumours stand in for customers.")
+        print("There is no credit_default.csv here: the built-in tumours stand in for customers.")
         write(built_in(), options.out / "loans")
     job = options.out / "loans.toml"
     print(f"Train with: tdcd align {job} && tdcd train {job}")
