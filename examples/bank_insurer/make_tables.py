@@ -1,7 +1,7 @@
 """Write the tables of a bank and an insurer: what `loans.toml` and `income.toml` beside this file train on.
 
     python examples/bank_insurer/make_tables.py --credit credit_default.csv    # default of credit card clients, UCI
-    python examples/bank_insurer/make_tables.py                                # the same if it lies here, or built-in data
+    python examples/bank_insurer/make_tables.py                                # that if it is here, or built-in data
     python examples/bank_insurer/make_tables.py --adult DIRECTORY              # adult.data and adult.test, UCI
 
 The bank has three branches and the insurer four agencies, of very unequal size. Each organisation knows most of the

@@ -71,6 +71,11 @@ def to_ids(values: IDs, what: str) -> Array:
     return array.astype(np.int64)
 
 
+def divisor(mean: float, deviation: float) -> float:
+    """Return what standardising divides by: the deviation, or 1 where a column is constant but for rounding."""
+    return deviation if deviation > 1e-13 * abs(mean) else 1.0
+
+
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """Return a digest of named tensors: names, types, shapes and every byte."""
     digest = hashlib.blake2b(digest_size=16)

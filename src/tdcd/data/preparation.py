@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field, ValidationError
 
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import Array, divisor
 from tdcd.data.tables import Batch, Table, mixed, numbers_of, texts_of
 from tdcd.errors import DataError, RunError, listed
 from tdcd.strict import Strict, problems
@@ -83,8 +83,6 @@ Facts = NumberFacts | CategoryFacts
 
 MOST_CATEGORIES = 100_000
 """Different texts that a client keeps count of."""
-_ROUNDING = 1e-13
-"""A column whose deviation is this small against its mean is constant but for rounding."""
 
 
 @dataclass
@@ -270,8 +268,7 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         mean, deviation = total.total / total.count, sqrt(total.squares / total.count)
         if not isfinite(mean) or not isfinite(deviation):
             raise DataError(f"silo '{silo}': column '{column}' holds numbers too large to be standardised; {advice}")
-        constant = deviation <= _ROUNDING * abs(mean)
-        return Number(name=column, mean=mean, deviation=1.0 if constant else deviation, flagged=missing > 0)
+        return Number(name=column, mean=mean, deviation=divisor(mean, deviation), flagged=missing > 0)
     common = sorted(value for value, count in total.counts.items() if count >= rare)
     if not common:
         some = listed(sorted(total.counts), 3)

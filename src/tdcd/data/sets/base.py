@@ -8,14 +8,12 @@ import numpy as np
 import torch
 
 from tdcd.core.topology import Samples
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import Array, divisor
 from tdcd.data.features import FeatureSplit, Index
 from tdcd.data.splits import Part
 
 ROWS = 1_000
 """Looked at at a time."""
-_ROUNDING = 1e-13
-"""A column whose deviation is this small against its mean is constant but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def _standardise(rows: Mapping[Part, Array], wanted: Array) -> None:
         for part in rows.values():
             values = part[index]  # a view
             values -= mean
-            values /= deviation if deviation > _ROUNDING * abs(mean) else 1.0
+            values /= divisor(mean, deviation)
             np.nan_to_num(values, copy=False, nan=0.0)
 
 
