@@ -73,7 +73,9 @@ def test_check(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_check_says_what_is_wrong(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("data", "check", *words) == 2
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert ("train-images-idx3-ubyte" in printed) == (words[0] == "idx")  # what is expected, where it is known
 
 
 def test_jobs_on_published_sets_need_their_files(capsys: pytest.CaptureFixture[str]) -> None:

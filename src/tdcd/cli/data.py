@@ -37,12 +37,20 @@ def check(
     """Read a data set's files to the end and say what was found; names the first file that is wrong."""
     from rich.console import Console
 
-    from tdcd.data.sets import read
+    from tdcd.data.sets import SETS, read
     from tdcd.data.sets.inspect import inspect
+    from tdcd.errors import DataError
 
     console = Console(highlight=False, soft_wrap=True)
-    with Console(stderr=True).status(f"reading {name}"):
-        found = inspect(read(name, directory))
+    try:
+        with Console(stderr=True).status(f"reading {name}"):
+            found = inspect(read(name, directory))
+    except DataError as error:
+        if name not in SETS or not SETS[name].origin:
+            raise
+        layout = "\n".join(f"    {line}" for line in SETS[name].layout.splitlines())
+        raise DataError(f"{error}\n  {name} should lie so:\n{layout}\n  from {SETS[name].origin}") from error
+    console.print(f"{'data set':<12} {name}: {SETS[name].what}", markup=False)
     for key, value in found.items():
         console.print(f"{key:<12} {value}", markup=False)
     console.print(f"{name} is complete.", style="bold")
