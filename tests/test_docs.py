@@ -40,7 +40,8 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     told = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
     assert set(TableData.model_fields) - told == {"clients", "rows"}
     assert set(table["labels"]) == set(Labels.model_fields)
-    assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model"}
+    assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
+    assert "# exclude =" in text
 
 
 def test_every_kind_is_documented() -> None:

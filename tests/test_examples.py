@@ -49,6 +49,7 @@ def test_the_bank_and_the_insurer(tmp_path: Path) -> None:
     assert "IDs are in all silos; rows without them: bank" in printed
     assert "insurer alone" in printed
     assert "central" in printed
-    new = ("--table", "bank=loans/bank/north.csv", "--table", "insurer=loans/insurer/direct.parquet")
-    assert "predictions" in run("-m", "tdcd", "predict", "run", *new)
-    assert len((tmp_path / "predictions.csv").read_text().splitlines()) > 20
+    new = ("--table", "bank=loans/new-bank.csv", "--table", "insurer=loans/new-insurer.csv")
+    assert "20 predictions" in run("-m", "tdcd", "predict", "run", *new)
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 21
+    assert "Columns of bank" in run("-m", "tdcd", "check", "loans.toml")

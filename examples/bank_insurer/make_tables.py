@@ -27,6 +27,8 @@ BRANCHES = {
 KNOWN = {"bank": 0.95, "insurer": 0.90}
 """The share of people that each organisation knows."""
 
+NEW = 20
+"""People who come later, to predict."""
 CREDIT = "default.payment.next.month"
 ADULT = (
     *("age", "workclass", "fnlwgt", "education", "education_years", "marital_status", "occupation", "relationship"),
@@ -62,16 +64,21 @@ def adult(directory: Path) -> Mapping[str, pl.DataFrame]:
 
 
 def built_in() -> Mapping[str, pl.DataFrame]:
-    """569 tumours: the mean measurements and the diagnosis go to the bank, the worst ones to the insurer."""
+    """569 tumours instead of customers: the bank has four measurements and the diagnosis, the insurer five others."""
     bunch = load_breast_cancer()
     frame = pl.DataFrame(bunch.data, schema=[str(name) for name in bunch.feature_names])
     frame = frame.with_columns(customer=pl.arange(1, pl.len() + 1), default=pl.Series(1 - bunch.target))
-    return {"bank": frame.select("customer", "^mean .*$", "default"), "insurer": frame.select("customer", "^worst .*$")}
+    bank = [f"mean {name}" for name in ("texture", "smoothness", "symmetry", "fractal dimension")]
+    insurer = ["mean compactness", *(f"{name} error" for name in ("radius", "texture", "compactness", "concavity"))]
+    return {"bank": frame.select("customer", *bank, "default"), "insurer": frame.select("customer", *insurer)}
 
 
 def write(tables: Mapping[str, pl.DataFrame], directory: Path, seed: int = 2021) -> None:
-    """Deal every organisation's rows to its branches and write a file for each."""
-    for number, (silo, table) in enumerate(tables.items()):
+    """Deal every organisation's rows to its branches and write a file for each; the last 20 people come later."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, (silo, everyone) in enumerate(tables.items()):
+        everyone.tail(NEW).write_csv(directory / f"new-{silo}.csv")
+        table = everyone.head(-NEW)
         generator = np.random.default_rng((seed, number))
         known = generator.permutation(table.height)[: round(KNOWN[silo] * table.height)]
         ends = np.cumsum([0, *BRANCHES[silo].values()]) * len(known)

@@ -54,7 +54,10 @@ def write_job(**changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [[], ["train"], ["init"], ["report"], ["align"], ["predict"], ["data", "check"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["train"], ["init"], ["report"], ["align"], ["check"], ["predict"], ["data", "check"]],
+)
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command(*words, "--help") == 0
     printed = capsys.readouterr().out
@@ -193,7 +196,7 @@ def own(name: str) -> list[str]:
         (["train", "job.toml", "--set", 'model.kind="nowhere:f"'], "there is no module 'nowhere'"),
         (["train", "--rate", "1e30"], "Try a smaller rate, such as 1e+29"),
         (["report", "nowhere"], "nowhere is not a run"),
-        (["init", "digit"], "no embedded job is called 'digit'; did you mean 'digits'"),
+        (["init", "digit"], "no job to start from is called 'digit'; did you mean 'digits'"),
         (["init", "--out", "no/where.toml"], "cannot be written"),
         (["nonsense"], "No such command"),
         (["train", "--nonsense"], "No such option"),

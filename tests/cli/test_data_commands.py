@@ -89,6 +89,51 @@ def test_jobs_on_published_sets_need_their_files(capsys: pytest.CaptureFixture[s
     assert tdcd_command("init", "idx") == 0
 
 
+def test_check_shows_how_tables_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    job = write_tables()
+    assert tdcd_command("check", job) == 0
+    printed = capsys.readouterr().out
+    assert "bank: 1 columns (1 of numbers, 0 of categories; 0 with gaps) make 1 inputs" in printed
+    assert "Columns of insurer" in printed
+    assert "Training labels: 0 " in printed
+    Path("all.csv").write_text(
+        "person,z,w\n" + "".join(f"{n},{'a' if n % 2 else n},{n if n % 3 else 'x'}\n" for n in range(60))
+    )
+    assert tdcd_command("check", job) == 2
+    told = capsys.readouterr().err
+    assert "column 'z' holds numbers and texts" in told
+    assert "column 'w' holds numbers and texts" in told
+    assert tdcd_command("check", "digits") == 0
+    assert "left" in capsys.readouterr().out
+
+
+def test_a_job_to_fill_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tdcd_command("init", "tables") == 0
+    assert "tdcd check tables.toml" in capsys.readouterr().out
+    for folder, suffix in (("bank", "csv"), ("insurer", "parquet")):
+        Path(folder).mkdir()
+        for client in ("north", "south"):
+            ids = [n for n in range(400) if n % 2 == (client == "south")]
+            columns = {"customer": ids, "x": [n % 7 for n in ids], "default": [int(n % 7 > 3) for n in ids]}
+            frame = pl.DataFrame(columns)
+            if suffix == "csv":
+                frame.write_csv(f"{folder}/{client}.csv")
+            else:
+                frame.drop("default").rename({"customer": "policyholder"}).write_parquet(f"{folder}/{client}.parquet")
+    assert tdcd_command("train", "tables.toml", "--rounds", "2", "--out", "run") == 0
+    assert tdcd_command("init", "table", "--out", "x.toml") == 2
+    assert "no job to start from is called 'table'; did you mean 'tables'" in capsys.readouterr().err
+
+
+def test_failures_are_events_too(capsys: pytest.CaptureFixture[str]) -> None:
+    job = write_tables()
+    Path("all.csv").write_text("person,z\n1000,2\n")
+    assert tdcd_command("train", job, "--json") == 2
+    event = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (event["event"], event["kind"]) == ("failed", "DataError")
+    assert "no ID is in all silos" in event["message"]
+
+
 def test_align(capsys: pytest.CaptureFixture[str]) -> None:
     job = write_tables()
     assert tdcd_command("align", job) == 0
@@ -130,11 +175,14 @@ def test_predict(capsys: pytest.CaptureFixture[str]) -> None:
     job = write_tables()
     assert tdcd_command("train", job, "--out", "run", "--quiet") == 0
     assert tdcd_command("predict", "run") == 0
-    assert "auroc" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "auroc" in printed
+    assert "finished after 3 of 3 rounds" in printed
     assert tdcd_command("predict", "run") == 2
     assert "predictions.csv exists already" in capsys.readouterr().err
     words = ["--table", "bank=south.csv", "--table", "insurer=all.csv", "--out", "new.parquet"]
-    assert tdcd_command("predict", "run", *words) == 0
+    assert tdcd_command("predict", "run", "--json", *words) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["measures"]["accuracy"] >= 0
     assert pl.read_parquet("new.parquet")["id"].to_list() == list(range(40, 60))
     for words, message in (
         (["--table", "bank"], "write it as SILO=FILE"),

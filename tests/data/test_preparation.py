@@ -134,7 +134,16 @@ def test_columns_with_too_many_texts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tdcd.data.preparation.MOST_CATEGORIES", 10)
     made = table(tmp_path / "a.csv", {"id": range(20), "a": [f"name {n}" for n in range(20)]})
     with pytest.raises(DataError, match="column 'a' holds more than 10 different texts; leave it out"):
-        surveyed(made, ["a"], [True] * 20)
+        fit([surveyed(made, ["a"], [True] * 20)], ["a"], 1)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    rows = {"id": range(3), "a": ["1", "x", "2"], "b": ["1,5", "2,5", "3,5"], "c": [1, 2, 3], "d": ["p", "q", "r"]}
+    made = table(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError) as caught:
+        fit([surveyed(made, ["a", "b", "c", "d"], [True] * 3)], ["a", "b", "c", "d"], 2)
+    found = str(caught.value).splitlines()
+    assert [line.split("column '")[1][0] for line in found] == ["a", "b", "d"]
 
 
 def test_a_constant_column_is_zero_but_for_rounding(tmp_path: Path) -> None:
@@ -166,7 +175,7 @@ def test_what_cannot_be_prepared(tmp_path: Path) -> None:
     texts = table(tmp_path / "t.csv", ids | {"a": ["x", "y", "z"]}, "south")
     with pytest.raises(DataError, match=r"column 'a' holds numbers at client 'north' \(.*n.csv\) and texts at 'south'"):
         fitted(numbers, texts)
-    with pytest.raises(DataError, match="column 'a' has no value in any row; leave it out with silos.bank.columns"):
+    with pytest.raises(DataError, match="column 'a' has no value in any row; leave it out with silos.bank.exclude"):
         fitted(table(tmp_path / "e.csv", ids | {"a": [None] * 3}))
     with pytest.raises(DataError, match="3 different texts .x, y, z., and none occurs in 2 training rows"):
         fitted(texts, rare=2)

@@ -10,7 +10,7 @@ import pytest
 
 from tdcd.data import tables as tables_module
 from tdcd.data.alignment import read_keys
-from tdcd.data.preparation import Survey
+from tdcd.data.preparation import Survey, fit
 from tdcd.data.tables import Table, feature_columns, numbers_of, texts_of
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import DataError
@@ -29,6 +29,7 @@ def look(made: Table, column: str = "a") -> Survey:
     survey = Survey(made, [column])
     for batch in made.batches(["id", column]):
         survey.look(batch, np.ones(batch.frame.height, dtype=bool))
+    fit([survey], [column], 1)
     return survey
 
 
@@ -102,7 +103,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     [
         (["1", "2", "x", "4"], "row 3 (is )?the text 'x'"),
         (["1", "", "x"], "row 3 (is )?the text 'x'"),
-        (["S", "M", "10"], "row 3 is the number '10'"),
+        (["S", "M", "10"], "row 3 is (the number )?'10'"),
         (["1", "inf"], "column 'a' is infinite in row 2"),
     ],
 )
@@ -135,10 +136,38 @@ def test_cells(tmp_path: Path) -> None:
     assert texts_of(batch, "c").to_list() == ["3", "4.5"]
 
 
-def test_dates_are_no_numbers(tmp_path: Path) -> None:
-    made = table(tmp_path / "x.parquet", {"id": [1], "a": pl.Series(["2026-01-01"]).str.to_date()})
-    with pytest.raises(DataError, match="column 'a' holds Date, which is neither a number nor a text"):
-        look(made)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_dates_count_in_days(tmp_path: Path, suffix: str, typed: bool) -> None:
+    texts = ["1970-01-02", None, "2026-01-28"], ["1970-01-01 12:00:00", "1970-01-02 00:00:36", None]
+    frame = pl.DataFrame({"id": range(3), "day": texts[0], "time": texts[1]})
+    if typed:
+        frame = frame.with_columns(pl.col("day").str.to_date(), pl.col("time").str.to_datetime())
+    path = tmp_path / f"x.{suffix}"
+    frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+    (batch,) = Table("bank", "north", path, TableSettings(id="id")).batches(["day", "time"])
+    assert np.allclose(numbers_of(batch, "day"), [1, np.nan, 20481], equal_nan=True)  # type: ignore[arg-type]
+    assert np.allclose(numbers_of(batch, "time"), [0.5, 1 + 36 / 86400, np.nan], equal_nan=True)  # type: ignore[arg-type]
+
+
+def test_what_is_neither_number_nor_text(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"column 'a' holds List.*, which is neither a number nor a text"):
+        look(table(tmp_path / "x.parquet", {"id": [1], "a": [[1, 2]]}))
+
+
+def test_other_ways_to_write_numbers(tmp_path: Path) -> None:
+    content = "id;a;b\n1;1.234,56;2,5\n2;-7,5;1\n3;;3\n"
+    made = table(tmp_path / "x.csv", content, separator=";", decimal=",", thousands=".")
+    (batch,) = made.batches(["a", "b"])
+    assert np.allclose(numbers_of(batch, "a"), [1234.56, -7.5, np.nan], equal_nan=True)  # type: ignore[arg-type]
+    assert np.allclose(numbers_of(batch, "b"), [2.5, 1, 3])  # type: ignore[arg-type]
+    for cells in (["1.234,56", "2.000,00"], ["1,0", "1,5"], ["28.01.2026", "29.01.2026"], ["12%", "3%"]):
+        made = table(
+            tmp_path / "y.csv", "id;a\n" + "".join(f"{n};{cell}\n" for n, cell in enumerate(cells)), separator=";"
+        )
+        with pytest.raises(DataError, match=f"texts that look like numbers or dates, such as '{min(cells)}'.*decimal"):
+            look(made)
+    look(table(tmp_path / "y.csv", "id;a\n1;1,0\n2;1,5\n", separator=";", categories=["a"]))
 
 
 def test_ids_of_csv_files(tmp_path: Path) -> None:
@@ -165,6 +194,12 @@ def test_columns_of_a_silo(tmp_path: Path) -> None:
         feature_columns([table(tmp_path / "n.csv", "id,a\n1,2\n", categories=["d"])], also)
     with pytest.raises(DataError, match=r"silos.bank.columns: 'y' is the label, not a feature"):
         feature_columns([table(tmp_path / "n.csv", "id,a,y\n1,2,0\n", columns=["a", "y"])], also)
+    also_out = table(tmp_path / "n.csv", "id,a,b,y\n1,2,3,0\n", exclude=["b"])
+    assert feature_columns([also_out], also) == ["a"]
+    with pytest.raises(DataError, match="silos.bank.exclude: columns says what is used"):
+        feature_columns([table(tmp_path / "n.csv", "id,a,b\n1,2,0\n", columns=["a"], exclude=["b"])], also)
+    with pytest.raises(DataError, match=r"no column 'c' \(silos.bank.exclude\)"):
+        feature_columns([table(tmp_path / "n.csv", "id,a,b\n1,2,0\n", exclude=["c"])], also)
     with pytest.raises(DataError, match="it has no columns of features"):
         feature_columns([table(tmp_path / "n.csv", "id,y\n1,2\n")], also)
 
@@ -191,8 +226,8 @@ def test_names_are_names_and_no_patterns(tmp_path: Path, suffix: str) -> None:
 
 def test_what_means_no_value(tmp_path: Path) -> None:
     """Blanks around a cell do not count, and files of both kinds are read alike."""
-    content = 'id,job,n\n1, ?, ? \n2,  ,-999\n3,"",-999.0\n4, cook , 7\n'
-    made = table(tmp_path / "x.csv", content, missing=["?", "-999", "-999.0"])
+    content = 'id,job,n\n1, ?, N/a \n2,  ,-999\n3,"",-999.0\n4, cook , 7\n'
+    made = table(tmp_path / "x.csv", content, missing=["?", "n/A", "-999", "-999.0"])
     assert [row[1:] for row in read(made, "id", "job", "n")] == [(None, None)] * 3 + [("cook", "7")]
     typed: dict[str, Any] = {"id": [1, 2, 3, 4], "job": ["?", " ", "", "cook "], "w": [-999, 1, 2, 3]}
     typed["n"] = [None, -999.0, float("nan"), 7.0]

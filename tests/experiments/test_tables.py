@@ -137,13 +137,18 @@ def test_a_run_predicts_from_new_tables(tables: Path, tmp_path: Path) -> None:
     result = tdcd.run_job(job, tmp_path / "run").federation
     assert result.history[-1].validation["auroc"] > 0
     run = load_run(tmp_path / "run")
-    frame, measures = run.predict_held_out()
-    assert measures == pytest.approx(result.history[-1].test)
+    held_out = run.predict_held_out()
+    frame = held_out.frame
+    assert held_out.measures == pytest.approx(result.history[-1].test)
+    assert run.ended == "finished after 6 of 6 rounds"
     files = {
         "bank": [tables / f"{c}.csv" for c in BANK],
         "insurer": [tables / "brokers.csv", tables / "direct.parquet"],
     }
-    everyone = run.predict_tables(files)
+    predictions = run.predict_tables(files)
+    everyone = predictions.frame
+    assert predictions.note == "90 IDs are in all silos; rows without them: bank 15 of 105, insurer 10 of 100"
+    assert predictions.measures["accuracy"] > 0.5  # the bank's tables have labels
     assert everyone.columns == ["id", "prediction", "probability of 1"]
     assert everyone.height == 90
     both = everyone.join(frame, on="id", suffix=" held out")
@@ -152,7 +157,9 @@ def test_a_run_predicts_from_new_tables(tables: Path, tmp_path: Path) -> None:
     assert both["prediction"].equals(both["prediction held out"])
     unlabelled = pl.read_csv(tables / "south.csv").drop("default")
     unlabelled.write_csv(tables / "new.csv")
-    some = run.predict_tables(files | {"bank": [tables / "new.csv"]})
+    unknown = run.predict_tables(files | {"bank": [tables / "new.csv"]})
+    assert not unknown.measures
+    some = unknown.frame
     expected = everyone.filter(pl.col("id").is_in(unlabelled["person"].to_list()))
     assert some["id"].equals(expected["id"])
     assert np.allclose(some["probability of 1"], expected["probability of 1"], atol=1e-6)
@@ -363,7 +370,8 @@ def test_several_classes_and_regression(tables: Path) -> None:
         (lambda t: t["silos"]["bank"].update(file="x.csv"), "silos.bank: name a file for each client"),
         (lambda t: t["silos"]["bank"].update(clients={"a": 3}), "silos.bank.clients: names a file for each client"),
         (lambda t: t["silos"]["bank"].update(clients={}), "silos.bank.clients: names a file for each client"),
-        (lambda t: t["silos"]["bank"].update(clients="x.csv"), "clients: is a number of clients, or a table"),
+        (lambda t: t["silos"]["bank"].update(clients="x.csv"), 'clients = "x.csv": no file is called so'),
+        (lambda t: t["silos"]["bank"].update(clients=1.5), "clients: is a number of clients, or a table"),
         (lambda t: t["silos"]["bank"].update(label="defoult"), "no column 'defoult' .silos.bank.label.; did you mean"),
         (lambda t: t["silos"]["bank"].update(rows={"kind": "equal"}), "its clients have files of their own"),
         (lambda t: t["silos"]["bank"].update(separator=";"), "Are its cells separated|no column 'person'"),
@@ -384,6 +392,26 @@ def test_several_classes_and_regression(tables: Path) -> None:
 def test_jobs_that_do_not_fit(tables: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
     with pytest.raises((JobError, DataError), match=message):
         tdcd.load_data(written(tables, change))
+
+
+def test_clients_by_a_pattern(tables: Path) -> None:
+    (tables / "bank").mkdir()
+    for client in BANK:
+        (tables / f"{client}.csv").rename(tables / "bank" / f"{client}.csv")
+    job = written(tables, lambda table: table["silos"]["bank"].update(clients="bank/*.csv"))
+    assert job.silos["bank"].clients == {client: str(tables / "bank" / f"{client}.csv") for client in sorted(BANK)}
+    with pytest.raises(JobError, match=r'clients = "bank/\*.parquet": no file is called so in'):
+        written(tables, lambda table: table["silos"]["bank"].update(clients="bank/*.parquet"))
+    shutil.copy(tables / "bank" / "sea.csv", tables / "bank" / "sea.parquet")
+    with pytest.raises(JobError, match="two files name the same client"):
+        written(tables, lambda table: table["silos"]["bank"].update(clients="bank/*"))
+
+
+def test_unequal_clients_and_the_uniform_mean(tables: Path) -> None:
+    (note,) = (note for note in tdcd.load_data(written(tables)).notes if "uniform" in note)
+    assert note.startswith("bank: its clients hold")
+    weighted = written(tables, lambda table: table["training"].update(averaging="samples"))
+    assert not any("uniform" in note for note in tdcd.load_data(weighted).notes)
 
 
 def test_paths_are_told_from_the_job_file(tables: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

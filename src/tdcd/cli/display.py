@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from tdcd.data.federation import Federation
+from tdcd.errors import TdcdError
 from tdcd.experiments.job import Job
 from tdcd.experiments.run import JobObserver, JobResult
 from tdcd.training.metrics import PRIMARY
@@ -59,6 +60,9 @@ class Display(JobObserver, ABC):
     @abstractmethod
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """Show what came out."""
+
+    def failed(self, error: TdcdError) -> None:
+        """Something went wrong, which is told on the error output as well."""
 
     @abstractmethod
     def stopped(self, directory: Path | None) -> None:
@@ -115,6 +119,10 @@ class Json(Display):
         """See Display."""
         self._say("stopped", directory=str(directory) if directory else None)
 
+    def failed(self, error: TdcdError) -> None:
+        """See Display."""
+        self._say("failed", kind=type(error).__name__, message=str(error))
+
     def _say(self, event: str, **facts: Any) -> None:
         print(json.dumps({"event": event, "of": self.name, **facts}), flush=True)
 
@@ -135,7 +143,7 @@ class Spoken(Display):
         """See JobObserver."""
         super().training(name, federation)
         clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
-        self.console.print(f"[bold]{name}[/]: {len(federation)} samples; clients: {clients}", highlight=False)
+        self.console.print(f"[bold]{name}[/]: {len(federation):,} samples; clients: {clients}", highlight=False)
 
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
         """See Observer."""
@@ -153,11 +161,13 @@ class Spoken(Display):
         names = list(finals["federation"].test)
         table = Table(title="On the test samples", title_justify="left")
         table.add_column("trained by")
-        for name in ["training loss", *names]:
+        validated = self.metric in finals["federation"].validation
+        for name in ["training loss", *([f"validation {self.metric}"] if validated else []), *names]:
             table.add_column(name, justify="right")
         for name, final in finals.items():
             cells = [
                 f"{final.train['loss']:.4f}",
+                *([f"{final.validation[self.metric]:.4f}"] if validated else []),
                 *(f"{final.test[m]:.4f}" if m in final.test else "–" for m in names),
             ]
             table.add_row(name, *cells, style="bold" if name == "federation" else "")
@@ -197,7 +207,7 @@ class Plain(Spoken):
         if done > self.first:
             speed = self.speed(done)
             left = timedelta(seconds=round((self.rounds - done) / max(speed, 1e-9)))
-            parts += [f"{speed:.3g} rounds/s", f"{left} left"]
+            parts += [_per_second(speed), f"{left} left"]
         self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
 
 
@@ -245,12 +255,16 @@ class Live(Spoken):
 
     def advanced(self, done: int) -> None:
         """See Observer."""
-        self._progress.update(self._task, completed=done, speed=f"{self.speed(done):.3g} rounds/s")
+        self._progress.update(self._task, completed=done, speed=_per_second(self.speed(done)))
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """See Observer."""
         told = self.measures(evaluation)
         self._progress.update(self._task, measures="  ".join(told if self._wide else [told[0], *told[1:][-1:]]))
+
+
+def _per_second(speed: float) -> str:
+    return f"{speed:,.0f} rounds/s" if speed >= 100 else f"{speed:.3g} rounds/s"
 
 
 def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:

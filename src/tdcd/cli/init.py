@@ -7,19 +7,19 @@ import typer
 
 from tdcd.errors import JobError
 
-EXAMPLES = "Examples: tdcd init · tdcd init breast-cancer · tdcd init digits --out my-job.toml"
+EXAMPLES = "Examples: tdcd init · tdcd init tables · tdcd init physionet2012 · tdcd init digits --out my-job.toml"
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="digits, breast-cancer, or a data set of 'tdcd data list'.")] = "digits",
+    name: Annotated[str, typer.Argument(help="tables, for your own; or a data set of 'tdcd data list'.")] = "digits",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it; default: NAME.toml.")] = None,
 ) -> None:
     """Write a commented job file to edit and train."""
     from tdcd.errors import nearest
-    from tdcd.experiments.job import EMBEDDED, embedded
+    from tdcd.experiments.job import EMBEDDED, TEMPLATES, embedded
 
-    if name not in EMBEDDED:
-        raise JobError(f"no embedded job is called '{name}'{nearest(name, EMBEDDED)}")
+    if name not in (*EMBEDDED, *TEMPLATES):
+        raise JobError(f"no job to start from is called '{name}'{nearest(name, (*EMBEDDED, *TEMPLATES))}")
     path = out or Path(f"{name}.toml")
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -28,4 +28,8 @@ def command(
         raise JobError(f"{path} exists already and is left as it is; choose another with --out") from error
     except OSError as error:
         raise JobError(f"{path}: cannot be written: {error.strerror}") from error
-    typer.echo(f"{path} written. Train it with: tdcd train {path}")
+    if name in TEMPLATES:
+        typer.echo(f"{path} written. Name your silos and their files in it, then look at them with: tdcd check {path}")
+        return
+    where = "" if name in ("digits", "breast-cancer") else " --data DIRECTORY"
+    typer.echo(f"{path} written. Train it with: tdcd train {path}{where}")

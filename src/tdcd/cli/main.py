@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tdcd import __version__
-from tdcd.cli import align, data, init, predict, report, train
+from tdcd.cli import align, check, data, init, predict, report, train
 from tdcd.errors import TdcdError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ def _options(
 
 app.command("train", epilog=train.EXAMPLES)(train.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
+app.command("check", epilog=check.EXAMPLES)(check.command)
 app.command("align", epilog=align.EXAMPLES)(align.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)

@@ -1,5 +1,6 @@
 """``tdcd predict``: what a finished run says of new rows."""
 
+import json as json_
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,12 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the predictions: .csv or .parquet.")] = Path(
         "predictions.csv"
     ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict from new tables, for the IDs that all silos have; or from the job's own test samples."""
+    """Predict from new tables, for the IDs that all silos have; or from the job's own test samples.
+
+    Where the new tables have labels, the predictions are measured.
+    """
     if out.suffix not in (".csv", ".parquet"):
         raise JobError(f"--out {out}: name a .csv or a .parquet file")
     if out.exists():
@@ -37,7 +42,6 @@ def command(
     from tdcd.experiments.predict import load_run
 
     loaded = load_run(run)
-    measures: dict[str, float] = {}
     if table:
         files: dict[str, list[Path | str]] = {}
         for text in table:
@@ -45,13 +49,18 @@ def command(
             if not separator or not path:
                 raise JobError(f"--table {text}: write it as SILO=FILE, such as bank=new-bank.csv")
             files.setdefault(silo, []).append(path)
-        frame = loaded.predict_tables(files)
+        found = loaded.predict_tables(files)
     else:
-        frame, measures = loaded.predict_held_out()
+        found = loaded.predict_held_out()
     try:
-        frame.write_csv(out) if out.suffix == ".csv" else frame.write_parquet(out)
+        found.frame.write_csv(out) if out.suffix == ".csv" else found.frame.write_parquet(out)
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error}") from error
-    typer.echo(f"{out}: {frame.height:,} predictions")
-    if measures:
-        typer.echo("  ".join(f"{name} {value:.4f}" for name, value in measures.items()))
+    if json:
+        typer.echo(json_.dumps({"file": str(out), "predictions": found.frame.height, "measures": dict(found.measures)}))
+        return
+    typer.echo(f"{run}: {loaded.ended}")
+    typer.echo(found.note)
+    typer.echo(f"{out}: {found.frame.height:,} predictions")
+    if found.measures:
+        typer.echo("  ".join(f"{name} {value:.4f}" for name, value in found.measures.items()))

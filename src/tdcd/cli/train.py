@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.cli.imports import import_path, importable
-from tdcd.errors import DivergedError, JobError, RunError
+from tdcd.errors import DivergedError, JobError, RunError, TdcdError
 from tdcd.files import check_run
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def _resolve(
         where += " (embedded)" if where in EMBEDDED else ""
         beside = file.parent if file else Path()
         importable(beside, *(import_path(beside) if (beside / "environment.json").exists() else ()))
+        if out and (out / "job.toml").exists():
+            raise RunError(f"{out} already holds a run; go on with it (tdcd train --resume {out}), or choose another")
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
     if out is not None:
@@ -126,8 +128,10 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
             write_report(directory)
         shown.stopped(directory if begun else None)
         sys.exit(130)
-    except DivergedError:
-        write_report(directory)
+    except TdcdError as error:
+        shown.failed(error)
+        if isinstance(error, DivergedError):
+            write_report(directory)
         raise
     shown.finished(result, directory, write_report(directory))
 

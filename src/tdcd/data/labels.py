@@ -44,6 +44,24 @@ def coded(texts: Array, loss: Loss, positive: str | int | None = None) -> tuple[
     return places.astype(np.int64), tuple(names.tolist())
 
 
+def again(texts: Array, classes: Sequence[str]) -> Array:
+    """Turn further labels into what they were in training.
+
+    Raises:
+        DataError: a label that did not occur then.
+    """
+    if not classes:
+        numbers = _numbers(texts)
+        if numbers is None:
+            raise DataError(f"labels: numbers are wanted, not texts such as '{_first_text(texts)}'")
+        return numbers
+    places = {name: place for place, name in enumerate(classes)}
+    strange = sorted(set(texts.tolist()) - set(places))
+    if strange:
+        raise DataError(f"labels: {listed(strange)} did not occur in training; there was {listed(classes)}")
+    return np.array([places[text] for text in texts.tolist()])
+
+
 def _numbers(names: Array) -> Array | None:
     """Return texts as numbers if all of them are."""
     try:

@@ -11,6 +11,7 @@ to its own rows: in training, and again when predicting.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class CategoryFacts:
 
 Facts = NumberFacts | CategoryFacts
 
+_LIKE_NUMBERS = re.compile(r"[+-]?[0-9][0-9.,' /:%€$-]*")
 MOST_CATEGORIES = 100_000
 """Different texts that a client keeps count of."""
 
@@ -95,25 +97,35 @@ class Survey:
     empty: dict[str, int] = field(default_factory=dict)
     """Training rows without a value in columns of which no value was seen yet: numbers or texts, nobody knows."""
 
+    problems: dict[str, str] = field(default_factory=dict)
+    """What is wrong with columns: all of it is told at once."""
+
     def look(self, batch: Batch, training: Array) -> None:
         """Take in a batch; only training rows count, but every row is checked."""
         for column in self.columns:
-            known = self.facts.get(column)
-            if column in self.table.settings.categories:
-                self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
-                continue
-            numbers = numbers_of(batch, column)
-            if numbers is not None and np.isnan(numbers).all():  # fits numbers and texts
-                self.empty[column] = self.empty.get(column, 0) + int(training.sum())
-            elif numbers is not None:
-                if isinstance(known, CategoryFacts):
-                    row = batch.row(~np.isnan(numbers))
-                    raise mixed(self.table, column, f"row {row} is the number '{batch.cell(column, row)}'")
-                self._add(column, NumberFacts.of(numbers[training]))
-            else:
-                if isinstance(known, NumberFacts):
-                    raise _text_among_numbers(batch, column)
-                self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
+            if column not in self.problems:
+                try:
+                    self._look(batch, column, training)
+                except DataError as error:
+                    self.problems[column] = str(error)
+
+    def _look(self, batch: Batch, column: str, training: Array) -> None:
+        known = self.facts.get(column)
+        if column in self.table.settings.categories:
+            self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
+            return
+        numbers = numbers_of(batch, column)
+        if numbers is not None and np.isnan(numbers).all():  # fits numbers and texts
+            self.empty[column] = self.empty.get(column, 0) + int(training.sum())
+        elif numbers is not None:
+            if isinstance(known, CategoryFacts):
+                row = batch.row(~np.isnan(numbers))
+                raise mixed(self.table, column, f"row {row} is the number '{batch.cell(column, row)}'")
+            self._add(column, NumberFacts.of(numbers[training]))
+        else:
+            if isinstance(known, NumberFacts):
+                raise _text_among_numbers(batch, column)
+            self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
 
     def _add(self, column: str, facts: Facts) -> None:
         known = self.facts.get(column)
@@ -125,7 +137,7 @@ class Survey:
         if isinstance(facts, CategoryFacts) and len(facts.counts) > MOST_CATEGORIES:
             raise DataError(
                 f"{self.table}: column '{column}' holds more than {MOST_CATEGORIES:,} different texts; "
-                f"leave it out with silos.{self.table.silo}.columns"
+                f"leave it out with silos.{self.table.silo}.exclude"
             )
         self.facts[column] = facts
 
@@ -205,6 +217,13 @@ class Preparation(Strict):
         """What the numbers of a row stand for, in order."""
         return [name for column in self.columns for name in column.outputs]
 
+    def told(self) -> str:
+        """Tell it in a few words."""
+        numbers = sum(isinstance(column, Number) for column in self.columns)
+        gaps = sum(column.flagged for column in self.columns)
+        parts = [f"{numbers} of numbers", f"{len(self.columns) - numbers} of categories"]
+        return f"{len(self.columns)} columns ({', '.join(parts)}; {gaps} with gaps) make {len(self.outputs)} inputs"
+
     def apply(self, batch: Batch, rows: Array) -> Array:
         """Return the numbers (rows, outputs) of some rows of a batch."""
         out = np.zeros((len(rows), len(self.outputs)), dtype=np.float32)
@@ -243,13 +262,23 @@ def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Prepara
         rare: A category in fewer rows than this shares the column "other".
     """
     surveys = sorted(surveys, key=lambda survey: survey.table.client)
-    return Preparation(columns=[_fitted(column, surveys, rare) for column in columns])
+    problems = [problem for survey in surveys for problem in survey.problems.values()]
+    found = []
+    for column in columns:
+        if not any(column in survey.problems for survey in surveys):
+            try:
+                found.append(_fitted(column, surveys, rare))
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    return Preparation(columns=found)
 
 
 def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
     told = [(survey.table, survey.facts[column]) for survey in surveys if column in survey.facts]
     silo = surveys[0].table.silo
-    advice = f"leave it out with silos.{silo}.columns"
+    advice = f"leave it out with silos.{silo}.exclude"
     if not told:
         raise DataError(f"silo '{silo}': column '{column}' has no value in any row; {advice}")
     (first, total), *others = told
@@ -269,6 +298,12 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         if not isfinite(mean) or not isfinite(deviation):
             raise DataError(f"silo '{silo}': column '{column}' holds numbers too large to be standardised; {advice}")
         return Number(name=column, mean=mean, deviation=divisor(mean, deviation), flagged=missing > 0)
+    if column not in first.settings.categories and all(_LIKE_NUMBERS.fullmatch(text) for text in total.counts):
+        raise DataError(
+            f"silo '{silo}': column '{column}' holds texts that look like numbers or dates, such as "
+            f'\'{min(total.counts)}\'. For 1.234,56 set silos.{silo}.decimal = "," and thousands = "."; write dates as '
+            f"2026-01-28; if these are categories, list the column in silos.{silo}.categories"
+        )
     common = sorted(value for value, count in total.counts.items() if count >= rare)
     if not common:
         some = listed(sorted(total.counts), 3)

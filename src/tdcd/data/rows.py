@@ -53,7 +53,7 @@ class ByColumn(RowSplit):
             count = len(np.unique(values))
             raise DataError(
                 f"{where}: '{self.column}' has {count} values, each of which makes a client; the job says {clients} "
-                "clients"
+                f"clients; set clients to {count}, or leave it out"
             )
         return {str(value): rows.ids[values == value] for value in np.unique(values)}
 

@@ -26,10 +26,14 @@ T = TypeVar("T")
 
 CELLS = 1_000_000
 """Read at a time, at most."""
+_UTF8 = "it must be text in UTF-8: save it so, or convert it with: iconv -f cp1252 -t utf-8"
 LONGEST = 256
 """Characters of an ID or a label."""
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
+_DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?Z?)?$"
+_DAY = 24 * 3600 * 1000
+"""Milliseconds."""
 _POINT_ZERO = r"^(-?[0-9]+)\.0+$"
 """A whole number as spreadsheets and data frames write it where a column has gaps."""
 
@@ -103,7 +107,7 @@ class Table:
             with self.path.open(encoding="utf-8-sig", newline="") as file:
                 names = [name.strip() for name in next(csv.reader(file, delimiter=self.settings.separator))]
         except (OSError, ValueError, csv.Error) as error:
-            raise DataError(f"{self}: cannot be read as CSV: {error}; it must be text in UTF-8") from error
+            raise DataError(f"{self}: cannot be read as CSV: {error}; {_UTF8}") from error
         if "" in names:
             raise DataError(f"{self}: column {names.index('') + 1} has no name in the first line")
         doubles = [name for name, count in Counter(names).items() if count > 1]
@@ -165,7 +169,8 @@ class Table:
     def _no_values(self) -> Iterator[pl.Expr]:
         """Say how cells become null: texts once they are stripped, numbers by their value."""
         texts = (cs.string() | cs.categorical() | cs.enum() | cs.boolean()).cast(pl.String).str.strip_chars()
-        yield pl.when(~texts.is_in(["", *self.settings.missing])).then(texts)
+        nothing = ["", *(mark.strip().lower() for mark in self.settings.missing)]
+        yield pl.when(~texts.str.to_lowercase().is_in(nothing)).then(texts)
         if not self.is_csv:
             numbers = [value for value in map(_as_number, self.settings.missing) if value is not None]
             for kind in (cs.integer() | cs.decimal(), cs.float().fill_nan(None)):
@@ -178,6 +183,7 @@ class Table:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             kind = "CSV" if self.is_csv else "Parquet"
             what = (str(error).strip().splitlines() or ["?"])[0]
+            what += f"; {_UTF8}" if "utf-8" in what else ""
             raise DataError(f"{self}: damaged, cannot be read as {kind}: {what}") from error
 
 
@@ -214,36 +220,58 @@ def check_lengths(batch: Batch, texts: pl.Series) -> None:
 
 
 def numbers_of(batch: Batch, column: str) -> Array | None:
-    """Return a column as float64, NaN where there is no value; None if it holds texts.
+    """Return a column as float64, NaN where there is no value; None if it holds texts. Dates count in days.
 
     Raises:
-        DataError: it holds numbers and texts, infinite numbers, or dates and the like.
+        DataError: it holds numbers and texts, infinite numbers, or what is neither.
     """
     series = batch.frame[column]
     if series.null_count() == len(series):
         return np.full(len(series), np.nan)
-    if series.dtype == pl.String and not batch.table.is_csv:
-        return None
-    if series.dtype == pl.String:
-        values = series.cast(pl.Float64, strict=False)
+    if series.dtype in (pl.Date, pl.Datetime):
+        values = series.cast(pl.Datetime("ms")).dt.epoch("ms") / _DAY
+    elif series.dtype == pl.String:
+        values = _parsed(series, batch.table.settings) if batch.table.is_csv else series.clear(len(series))
+        if values.null_count() == len(values):
+            values = _days(series)
         strange = values.is_null() & series.is_not_null()
         if strange.any():
             if values.null_count() == len(values):
                 return None
             number, text = batch.row(values.is_not_null()), batch.row(strange)
-            told = f"row {number} is the number '{batch.cell(column, number)}'"
+            told = f"row {number} is '{batch.cell(column, number)}'"
             raise mixed(batch.table, column, f"{told}, row {text} the text '{batch.cell(column, text)}'")
     elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
     else:
         raise DataError(
             f"{batch.table}: column '{column}' holds {series.dtype}, which is neither a number nor a text; "
-            f"write it as numbers, or leave it out with silos.{batch.table.silo}.columns"
+            f"write it as numbers, or leave it out with silos.{batch.table.silo}.exclude"
         )
     found = values.fill_null(float("nan")).to_numpy()
     if np.isinf(found).any():
         raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(found))}")
     return found
+
+
+def _parsed(texts: pl.Series, settings: TableSettings) -> pl.Series:
+    """Read numbers as the file writes them; null where a text is none."""
+    if settings.thousands:
+        texts = texts.str.replace_all(settings.thousands, "", literal=True)
+    if settings.decimal != ".":
+        texts = texts.str.replace(settings.decimal, ".", literal=True)
+    return texts.cast(pl.Float64, strict=False)
+
+
+def _days(texts: pl.Series) -> pl.Series:
+    """Read dates such as 2026-01-28 or 2026-01-28 12:30:00 as days; null where a text is none."""
+    dates = texts.set(~texts.str.contains(_DATE), None)
+    if dates.null_count() == len(dates):
+        return dates.cast(pl.Float64)
+    days = dates.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False).cast(pl.Float64)
+    for start, unit in ((11, 24), (14, 24 * 60), (17, 24 * 3600)):
+        days += dates.str.slice(start, 2).cast(pl.Float64, strict=False).fill_null(0) / unit
+    return days
 
 
 def texts_of(batch: Batch, column: str) -> pl.Series:
@@ -286,17 +314,21 @@ def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[st
         also: Columns that are no features, and what the job calls them.
     """
     first, settings = tables[0], tables[0].settings
-    for key, wanted in (("columns", settings.columns or ()), ("categories", settings.categories)):
+    named = {"columns": settings.columns or (), "categories": settings.categories, "exclude": settings.exclude}
+    for key, wanted in named.items():
         for column in wanted:
-            if column in also:
+            if column in also and key != "exclude":
                 raise DataError(f"silos.{first.silo}.{key}: '{column}' is {also[column]}, not a feature")
             for table in tables:
                 table.need(column, key)
     if settings.columns is not None:
+        if settings.exclude:
+            raise DataError(f"silos.{first.silo}.exclude: columns says what is used; leave one of them out")
         doubles = [column for column, count in Counter(settings.columns).items() if count > 1]
         if doubles:
             raise DataError(f"silos.{first.silo}.columns: named twice: {listed(doubles)}")
         return list(settings.columns)
+    also = {**also, **dict.fromkeys(settings.exclude, "excluded")}
     found = [column for column in first.header if column not in also]
     for table in tables[1:]:
         other = [column for column in table.header if column not in also]

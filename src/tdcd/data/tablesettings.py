@@ -1,6 +1,6 @@
 """How a silo's tables are read: kept apart from their reading, so that other jobs do without polars."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,17 @@ class TableSettings(Strict):
     """The column of labels, where the silo has them."""
     columns: Annotated[list[str], Field(min_length=1)] | None = None
     """The columns of features; default: all others."""
+    exclude: list[str] = []
+    """Columns that are no features, where ``columns`` does not say which are."""
     categories: list[str] = []
     """Columns whose numbers are codes of categories. Columns of texts are categories by themselves."""
     rare: Annotated[int, Field(ge=1)] = 10
     """A category in fewer training rows than this counts as "other"."""
-    missing: list[str] = ["NA", "N/A", "NaN", "nan", "null", "NULL"]
-    """What means that there is no value; an empty cell always does."""
+    missing: list[str] = ["NA", "N/A", "#N/A", "NaN", "null"]
+    """What means that there is no value, in large or small letters; an empty cell always does."""
+    decimal: Literal[".", ","] = "."
+    """What stands before the decimals of numbers in a CSV file."""
+    thousands: Annotated[str, Field(pattern=r"^[., ']?$")] = ""
+    """What groups the digits of numbers in a CSV file."""
     separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
     """What separates the cells of a CSV file."""

@@ -1,7 +1,9 @@
 """From a job to its data, ready to train on."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
@@ -15,6 +17,8 @@ from tdcd.experiments.job import Job, SetData, TableData, known_silos
 Told = Callable[[str], None]
 """Is told what is being read."""
 
+UNEQUAL = 5
+"""Clients whose rows differ by more than this factor are worth a note."""
 TEST_FRACTION = 0.2
 """Held out for testing where neither the job nor the publisher says."""
 
@@ -46,9 +50,11 @@ def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> J
     if isinstance(job.data, TableData):
         from tdcd.experiments.tables import from_tables
 
-        return from_tables(job, where, told)
-    told(job.data.source)
-    return _from_set(job, job.data, where)
+        data = from_tables(job, where, told)
+    else:
+        told(job.data.source)
+        data = _from_set(job, job.data, where)
+    return replace(data, notes=(*data.notes, *_unequal(job, data.federation)))
 
 
 def _from_set(job: Job, data: SetData, where: str) -> JobData:
@@ -79,7 +85,27 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
         for silo in blocks
     ]
     federation = Federation.from_silos(silos, samples.pop(Part.TRAIN).labels, ids[Part.TRAIN])
-    return JobData(replace(federation, classes=dataset.classes), samples, ids)
+    notes = []
+    if dataset.columns:
+        taken = np.concatenate([np.arange(len(dataset.columns))[index[-1]] for index in blocks.values()])
+        if len(set(taken.tolist())) < len(dataset.columns):
+            notes.append(
+                f"{len(set(taken.tolist()))} of {len(dataset.columns)} columns fall to silos, the others to none"
+            )
+        if len(set(taken.tolist())) < len(taken):
+            notes.append("some columns fall to several silos")
+    return JobData(replace(federation, classes=dataset.classes), samples, ids, tuple(notes))
+
+
+def _unequal(job: Job, federation: Federation) -> Iterator[str]:
+    """Warn of what unequal clients do to the paper's uniform mean."""
+    for silo, roster in federation.rosters.items():
+        low, high = min(roster.counts()), max(roster.counts())
+        if job.training.averaging == "uniform" and high > UNEQUAL * low:
+            yield (
+                f"{silo}: its clients hold {low:,} to {high:,} training rows, and averaging = 'uniform' counts all of "
+                "them the same; 'samples' would count each by its rows"
+            )
 
 
 def _parts(data: SetData, dataset: Dataset, where: str) -> Array:

@@ -25,6 +25,9 @@ from tdcd.training.train import EngineName
 EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
 """Jobs that come with tdcd, by name. Those on published data need to be told where its files are."""
 
+TEMPLATES = ("tables",)
+"""Jobs to fill in before they can run."""
+
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -98,7 +101,8 @@ class SiloJob(TableSettings):
     """What is particular to one silo."""
 
     clients: Annotated[int | dict[str, str] | None, BeforeValidator(_clients)] = None
-    """K_j, when it is not data.clients; or, for tables, the file of each client by its name."""
+    """K_j, when it is not data.clients; or, for tables, the file of each client by its name. In a job file also a
+    pattern such as "bank/*.csv", whose files name the clients."""
     file: str | None = None
     """For tables: one file with all of the silo's rows, dealt to simulated clients by ``rows``."""
     rows: Rows | None = None
@@ -253,8 +257,22 @@ def _resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
     silos = table.get("silos")
     for silo in silos.values() if isinstance(silos, dict) else ():
         resolve(silo, "file")
+        if isinstance(silo, dict) and isinstance(silo.get("clients"), str):
+            silo["clients"] = _matching(beside, silo["clients"])
         if isinstance(silo, dict) and isinstance(silo.get("clients"), dict):
             resolve(silo["clients"], *silo["clients"])
+
+
+def _matching(beside: Path, pattern: str) -> dict[str, str]:
+    """Return the files that a pattern such as ``bank/*.csv`` names, by their stems."""
+    folder = (beside / Path(pattern).expanduser()).parent
+    found = sorted(folder.glob(Path(pattern).name)) if folder.is_dir() else []
+    if not found:
+        raise JobError(f'clients = "{pattern}": no file is called so in {folder.resolve()}')
+    stems = [path.stem for path in found]
+    if len(set(stems)) < len(stems):
+        raise JobError(f'clients = "{pattern}": two files name the same client; name clients and files one by one')
+    return dict(zip(stems, map(str, found), strict=True))
 
 
 def _text(path: Path | str) -> tuple[str, str]:

@@ -10,8 +10,10 @@ import polars as pl
 import torch
 
 from tdcd.core.network import Network
-from tdcd.data.alignment import align, read_keys, same_kind
+from tdcd.data.alignment import align, gathered, read_keys, same_kind
 from tdcd.data.arrays import Array
+from tdcd.data.federation import samples
+from tdcd.data.labels import again
 from tdcd.data.preparation import Preparation
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table
@@ -19,11 +21,24 @@ from tdcd.data.tabular import encoded
 from tdcd.errors import DataError, RunError, listed, nearest
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData, load_job
+from tdcd.experiments.tables import overlap
 from tdcd.files import check_run
 from tdcd.models import build
 from tdcd.training.directory import load_blocks, read_history
 from tdcd.training.result import Result
 from tdcd.training.setup import fitted
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a run says of samples."""
+
+    frame: pl.DataFrame
+    """A row for each ID: the prediction, and probabilities of classes."""
+    measures: Mapping[str, float]
+    """How good they are, where labels are known."""
+    note: str
+    """Of whom they are."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +52,14 @@ class Run:
     """What the classes 0, 1, 2, … stand for, where that is known."""
     preparations: Mapping[str, Preparation]
     """How each silo's tables become numbers, for jobs over tables."""
+    ended: str
+    """How it ended, in a few words."""
 
-    def predict_tables(self, files: Mapping[str, Sequence[Path | str]]) -> pl.DataFrame:
+    def predict_tables(self, files: Mapping[str, Sequence[Path | str]]) -> Predictions:
         """Predict from tables with the columns of the training: for the IDs that all silos' files have.
 
         Args:
             files: The files of each silo.
-
-        Returns:
-            A row for each ID, as ``predict`` does.
         """
         if not isinstance(self.job.data, TableData):
             raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
@@ -60,16 +74,34 @@ class Run:
             silo: [Table(silo, Path(path).stem, Path(path), self.job.silos[silo]) for path in files[silo]]
             for silo in silos
         }
-        keys = {silo: same_kind([read_keys(table) for table in own]) for silo, own in tables.items()}
+        owner = self._label_owner(tables)
+        label = self.job.silos[owner].label if owner else None
+        keys = {
+            silo: same_kind([read_keys(table, [label] if label and silo == owner else []) for table in own])
+            for silo, own in tables.items()
+        }
         alignment = align(keys, {})
         parts = np.full(len(alignment.ids), Part.TEST)
         features = {
             silo: encoded(own, self.preparations[silo], alignment, parts, lambda table: None)[Part.TEST]  # noqa: ARG005
             for silo, own in tables.items()
         }
-        return self._frame(alignment.ids, self.result.scores(features))
+        frame = self._frame(alignment.ids, self.result.scores(features))
+        measures = {}
+        if label and owner:
+            labels = again(gathered(alignment, keys[owner], label), self.classes)
+            measures = self.result.evaluate(samples(features, labels))
+        return Predictions(frame, measures, overlap(alignment))
 
-    def predict_held_out(self) -> tuple[pl.DataFrame, dict[str, float]]:
+    def _label_owner(self, tables: Mapping[str, Sequence[Table]]) -> str | None:
+        """Return a silo whose new tables all have the column of labels."""
+        for silo, own in tables.items():
+            label = self.job.silos[silo].label
+            if label and all(label in table.header for table in own):
+                return silo
+        return None
+
+    def predict_held_out(self) -> Predictions:
         """Predict the job's own test samples, and measure how well."""
         data = load_data(self.job, str(self.path))
         made = data.federation
@@ -80,9 +112,9 @@ class Run:
             )
         if Part.TEST not in data.held_out:
             raise DataError(f"{self.path}: its data has no test samples")
-        samples = data.held_out[Part.TEST]
-        frame = self._frame(data.ids[Part.TEST], self.result.scores(samples.features))
-        return frame, self.result.evaluate(samples)
+        part = data.held_out[Part.TEST]
+        frame = self._frame(data.ids[Part.TEST], self.result.scores(part.features))
+        return Predictions(frame, self.result.evaluate(part), f"the {len(part):,} test samples of the job")
 
     def _frame(self, ids: Array, scores: torch.Tensor) -> pl.DataFrame:
         """Return IDs, predictions and probabilities."""
@@ -115,11 +147,13 @@ def load_run(path: Path | str) -> Run:
         raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {path}")
     job = load_job(path / "job.toml")
     try:
+        end = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        ended = f"{end['status']} after {int(end['round']):,} of {int(end['rounds']):,} rounds"
         told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
         shapes = {str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"]}
         width, classes = int(told["embedding"]), tuple(str(name) for name in told["classes"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{path / 'federation.json'}: damaged: {error}") from error
+        raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
     settings = job.training
     networks = {}
     for silo, shape in shapes.items():
@@ -136,7 +170,7 @@ def load_run(path: Path | str) -> Run:
     )
     tables = shapes if isinstance(job.data, TableData) else ()
     preparations = {silo: Preparation.from_file(path / "preparation" / f"{silo}.json") for silo in tables}
-    return Run(path, job, result, classes, preparations)
+    return Run(path, job, result, classes, preparations, ended)
 
 
 def _numbered(name: str, values: Array) -> dict[str, Array]:

@@ -211,7 +211,8 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
         for part in ids
     }
     federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations)
-    return JobData(federation, samples, ids, tuple(_notes(opened, alignment, rosters)))
+    notes = [*_notes(opened, alignment, rosters), *(f"{silo}: {made.told()}" for silo, made in preparations.items())]
+    return JobData(federation, samples, ids, tuple(notes))
 
 
 def _reading(told: Told, what: str) -> Callable[[Table], None]:
@@ -250,11 +251,16 @@ def _dealt(
 
 def _notes(opened: TableJob, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
     """Tell how many rows the silos have in common, and who has none."""
-    common = len(alignment.ids)
-    rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
-    lost = listed((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
-    yield f"{common:,} IDs are in all silos; rows without them: {lost}"
+    yield overlap(alignment)
     for silo, tables in opened.tables.items():
         idle = [table.client for table in tables if table.client not in (*rosters[silo].clients, DEALT)]
         if idle:
             yield f"{silo}: {listed(idle)} has no training row of a common ID and takes no part"
+
+
+def overlap(alignment: Alignment) -> str:
+    """Tell how many rows the silos have in common."""
+    common = len(alignment.ids)
+    rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
+    lost = listed((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
+    return f"{common:,} IDs are in all silos; rows without them: {lost}"

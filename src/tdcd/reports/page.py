@@ -45,7 +45,7 @@ def render(run: RunFiles) -> str:
         unseen=any(len(silo["clients"]) > SHOWN for silo in run.federation["silos"]),
         silos=[_silo(silo) for silo in run.federation["silos"]],
         figures=[Markup(svg) for svg in _figures(runs, metric)],  # noqa: S704
-        results=_results(runs),
+        results=_results(runs, metric),
         settings=[(key, _told(value)) for key, value in flat(run.job)],
         session=run.sessions[0],
         resumed=len(run.sessions) - 1,
@@ -95,15 +95,24 @@ def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
     return Curve(name, [x for x, _ in points], [y for _, y in points])
 
 
-def _results(runs: Mapping[str, RunFiles]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _results(runs: Mapping[str, RunFiles], metric: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Return the header and rows of the table of final measures."""
     finals = {name: run.history[-1] for name, run in runs.items() if run.history}
     if not finals:
         return [], []
     names = list(next(iter(finals.values()))["test"])
-    header = ["training loss", *(f"test {label(name)}" for name in names)]
+    validated = [metric] if metric and any(metric in final["validation"] for final in finals.values()) else []
+    header = ["training loss", *(f"validation {label(name)}" for name in validated)]
+    header += [f"test {label(name)}" for name in names]
     rows = [
-        (who, [_number(final["train"]["loss"]), *(_number(final["test"].get(name)) for name in names)])
+        (
+            who,
+            [
+                _number(final["train"]["loss"]),
+                *(_number(final["validation"].get(name)) for name in validated),
+                *(_number(final["test"].get(name)) for name in names),
+            ],
+        )
         for who, final in finals.items()
     ]
     return header, rows

@@ -28,6 +28,10 @@ def inspect(dataset: Dataset) -> dict[str, str]:
     counts = np.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     found["classes"] = listed((f"{n} {c:,}" for n, c in zip(dataset.classes, counts, strict=True)), most=40)
     found["values"] = f"{low:g} to {high:g}" + (f"; {unknown / cells:.1%} not known" if unknown else "")
+    if dataset.columns:
+        found["columns"] = ", ".join(dataset.columns)
+    if dataset.attributes:
+        found["rows by"] = f"{', '.join(dataset.attributes)} can say which client has a row"
     same = [numbers for numbers in seen.values() if len(numbers) > 1]
     if same:
         found["the same"] = _same(dataset, same)

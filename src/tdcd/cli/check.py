@@ -1,0 +1,60 @@
+"""``tdcd check``: read a job's data and show how it is understood, without training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """Examples:
+
+tdcd check loans.toml  [dim]# every column of the silos' tables: what it holds, and what becomes of it[/dim]
+
+tdcd check physionet2012 --data physionet2012
+"""
+
+
+def command(
+    job: Annotated[Path, typer.Argument(help="A job file, or the name of an embedded job.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
+) -> None:
+    """Read a job's data, align and prepare it, and show who has what; all problems of columns are told at once."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tdcd.data.preparation import Number
+    from tdcd.experiments.data import load_data
+    from tdcd.experiments.job import load_job
+
+    read = load_job(job, {"data.directory": str(data)} if data else None)
+    with Console(stderr=True).status("") as status:
+        found = load_data(read, str(job), lambda what: status.update(f"reading {escape(what)}"))
+    console = Console(highlight=False)
+    for note in found.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    for silo, made in found.federation.preparations.items():
+        table = Table(title=f"Columns of {silo}", title_justify="left")
+        for name in ("column", "holds", "inputs"):
+            table.add_column(name, justify="right" if name == "inputs" else "left")
+        for column in made.columns:
+            if isinstance(column, Number):
+                holds = f"numbers, {column.mean:.4g} ± {column.deviation:.4g}"
+            else:
+                shown = ", ".join(column.values[:6]) + (" …" if len(column.values) > 6 else "")
+                holds = f"{len(column.values)} categories{' and rare ones' if column.other else ''}: {shown}"
+            table.add_row(escape(column.name), escape(holds + "; gaps" * column.flagged), str(len(column.outputs)))
+        console.print(table)
+    table = Table(title="Silos", title_justify="left")
+    for name in ("silo", "a row", "clients", "training rows a client"):
+        table.add_column(name, justify="left" if name == "silo" else "right")
+    for silo, roster in found.federation.rosters.items():
+        counts = roster.counts()
+        shape = " × ".join(map(str, found.federation.samples.features[silo].shape[1:]))
+        table.add_row(silo, shape, f"{len(counts):,}", f"{min(counts):,} to {max(counts):,}")
+    console.print(table)
+    parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in found.ids.items())
+    console.print(f"Samples: {parts}")
+    if found.federation.classes:
+        counts = found.federation.samples.labels.bincount(minlength=len(found.federation.classes)).tolist()
+        told = ", ".join(f"{name} {count:,}" for name, count in zip(found.federation.classes, counts, strict=True))
+        console.print(f"Training labels: {told}", markup=False, soft_wrap=True)
