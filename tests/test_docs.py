@@ -28,8 +28,9 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     assert set(table["data"]) | {"directory", "pixels"} == set(SetData.model_fields)
     assert "# directory =" in text
     assert set(table["silos"]["left"]) == {"clients", "rows", "model"}
-    assert set(table["training"]) | {"clip_norm"} == set(Settings.model_fields)
+    assert set(table["training"]) | {"clip_norm", "patience"} == set(Settings.model_fields)
     assert "# clip_norm =" in text
+    assert "# patience =" in text
 
 
 def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:

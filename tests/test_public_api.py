@@ -12,7 +12,8 @@ PUBLIC = {
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
     "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "averaging", "positive_weight", "momentum",
-    "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "checkpoint_every",
+    "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "keep", "patience",
+    "checkpoint_every",
 }  # fmt: skip
 
 

@@ -112,7 +112,7 @@ class Json(Display):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
         self.name = "job"
-        final = {name: part.history[-1].as_dict() for name, part in result.all.items()}
+        final = {name: part.final.as_dict() for name, part in result.all.items()}
         self._say("finished", directory=str(directory), report=str(report), results=final)
 
     def stopped(self, directory: Path | None) -> None:
@@ -157,7 +157,7 @@ class Spoken(Display):
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
-        finals = {name: part.history[-1] for name, part in result.all.items()}
+        finals = {name: part.final for name, part in result.all.items()}
         names = list(finals["federation"].test)
         table = Table(title="On the test samples", title_justify="left")
         table.add_column("trained by")
@@ -173,6 +173,10 @@ class Spoken(Display):
             table.add_row(name, *cells, style="bold" if name == "federation" else "")
         self.console.print()
         self.console.print(table)
+        for name, part in result.all.items():
+            if part.kept != part.history[-1].round:
+                kept = f"{name}: the weights of round {part.kept:,}, where the validation loss was lowest, are kept"
+                self.console.print(kept, highlight=False)
         first, last = result.federation.history[0].train["loss"], finals["federation"].train["loss"]
         if last > first:
             self.console.print(

@@ -148,6 +148,7 @@ def load_run(path: Path | str) -> Run:
     job = load_job(path / "job.toml")
     try:
         end = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        kept = int(end["kept"])
         ended = f"{end['status']} after {int(end['round']):,} of {int(end['rounds']):,} rounds"
         told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
         shapes = {str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"]}
@@ -165,6 +166,7 @@ def load_run(path: Path | str) -> Run:
         settings,
         networks,
         fitted(load_blocks(path), initial, str(path / "blocks")),
+        kept,
         tuple(read_history(path / "history.jsonl")),
         dict.fromkeys(shapes, settings.dtype),
     )

@@ -25,6 +25,12 @@ class RunFiles:
     baselines: Mapping[str, "RunFiles"]
     """Runs to compare with: "central", "SILO alone"."""
 
+    @property
+    def final(self) -> Mapping[str, Any]:
+        """The evaluation of the weights that were kept; while the run is under way, the last one."""
+        kept = self.result.get("kept")
+        return next((line for line in self.history if line["round"] == kept), self.history[-1])
+
 
 def read_run(path: Path) -> RunFiles:
     """Read a run directory.

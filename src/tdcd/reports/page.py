@@ -65,7 +65,7 @@ def _metric(run: RunFiles) -> str:
 
 def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
     if run.history:
-        last = run.history[-1]
+        last = run.final
         if metric:
             yield f"test {label(metric)}", _number(last["test"][metric])
         yield "training loss", _number(last["train"]["loss"])
@@ -97,7 +97,7 @@ def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
 
 def _results(runs: Mapping[str, RunFiles], metric: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Return the header and rows of the table of final measures."""
-    finals = {name: run.history[-1] for name, run in runs.items() if run.history}
+    finals = {name: run.final for name, run in runs.items() if run.history}
     if not finals:
         return [], []
     names = list(next(iter(finals.values()))["test"])

@@ -5,6 +5,7 @@ environment.json         one entry a session: versions, machine, command, date
 federation.json          silos, clients, rows, networks
 history.jsonl            one evaluation a line
 checkpoint.safetensors   all blocks after some round: where `--resume` goes on
+best.safetensors         all blocks of the lowest validation loss, with keep = "best"
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
 result.json              how it ended
@@ -41,6 +42,18 @@ class Checkpoint:
     seconds: float
     inputs: Mapping[str, str]
     """Fingerprints of what the training was given: its data, networks, first weights."""
+
+
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The weights with the lowest validation loss so far."""
+
+    round: int
+    blocks: Mapping[str, Block]
+    loss: float
 
 
 class RunDirectory:
@@ -116,7 +129,6 @@ class RunDirectory:
 
     def save(self, round_: int, blocks: Blocks, seconds: float, inputs: Mapping[str, str]) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
-        tensors = {f"{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
         state = {
             "round": round_,
             "seconds": seconds,
@@ -124,7 +136,24 @@ class RunDirectory:
             "inputs": dict(inputs),
             "job": dict(flat(self._job)),
         }
-        write_atomically(self._checkpoint, _packed(tensors, {"tdcd": json.dumps(state)}))
+        write_atomically(self._checkpoint, _packed(_flat(blocks), {"tdcd": json.dumps(state)}))
+
+    def save_best(self, best: Kept) -> None:
+        """Write the weights with the lowest validation loss so far."""
+        state = {"round": best.round, "loss": best.loss, "silos": list(best.blocks)}
+        write_atomically(self.path / BEST, _packed(_flat(best.blocks), {"tdcd": json.dumps(state)}))
+
+    def load_best(self) -> Kept | None:
+        """Read the weights with the lowest validation loss so far, if they are kept."""
+        path = self.path / BEST
+        if not path.exists():
+            return None
+        tensors, metadata = _unpacked(path)
+        try:
+            state = json.loads(metadata["tdcd"])
+            return Kept(int(state["round"]), _nested(tensors, state["silos"]), float(state["loss"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: not written by tdcd ({error})") from error
 
     def load(self) -> Checkpoint | None:
         """Read the checkpoint; a run that was stopped before its first has none."""
@@ -134,10 +163,7 @@ class RunDirectory:
         try:
             state = json.loads(metadata["tdcd"])
             _refuse_another(self.path, state["job"], dict(flat(self._job)))
-            blocks: dict[str, Block] = {silo: {} for silo in state["silos"]}
-            for key, tensor in tensors.items():
-                silo, name = key.split("/", 1)
-                blocks[silo][name] = tensor
+            blocks = _nested(tensors, state["silos"])
             return Checkpoint(int(state["round"]), blocks, float(state["seconds"]), dict(state["inputs"]))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self._checkpoint}: not a checkpoint of tdcd ({error})") from error
@@ -221,6 +247,18 @@ def _refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) 
             f"{path} was started with another job, so going on would mix two trainings. "
             f"It differs in:\n  " + "\n  ".join(changed)
         )
+
+
+def _flat(blocks: Mapping[str, Block]) -> Block:
+    return {f"{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
+
+
+def _nested(tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
+    blocks: dict[str, dict[str, Tensor]] = {silo: {} for silo in silos}
+    for key, tensor in tensors.items():
+        silo, name = key.split("/", 1)
+        blocks[silo][name] = tensor
+    return dict(blocks)
 
 
 def _line(evaluation: Evaluation) -> str:

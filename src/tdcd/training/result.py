@@ -60,10 +60,17 @@ class Result:
     settings: Settings
     networks: Mapping[str, Network]
     blocks: Blocks
-    """The hubs' weights after the last round."""
+    """The hubs' weights: after the last round, or those of the lowest validation loss."""
+    kept: int
+    """The round they are of."""
     history: tuple[Evaluation, ...]
     row_types: Mapping[str, torch.dtype]
     """The type of each silo's training rows; new rows are brought to it."""
+
+    @property
+    def final(self) -> Evaluation:
+        """The evaluation of these weights."""
+        return next((found for found in self.history if found.round == self.kept), self.history[-1])
 
     @property
     def objective(self) -> Objective:

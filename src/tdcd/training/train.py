@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,7 +21,7 @@ from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
 from tdcd.data.federation import Federation
 from tdcd.engines import Engine, LocalEngine, OracleEngine
 from tdcd.errors import DataError, DivergedError, JobError, RunError, listed, nearest
-from tdcd.training.directory import RunDirectory
+from tdcd.training.directory import BEST, Kept, RunDirectory
 from tdcd.training.metrics import measure
 from tdcd.training.result import Evaluation, Result
 from tdcd.training.settings import Settings
@@ -129,6 +129,8 @@ class _Training:
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""
+    best: Kept | None = None
+    """The weights with the lowest validation loss so far, where they are to be kept."""
     before: float = 0.0
     """Seconds spent in earlier sessions."""
     started: float = field(default_factory=time.perf_counter)
@@ -147,6 +149,9 @@ class _Training:
             check_finite(blocks, self.setup.networks, f"{file}: ")
             self.state = _State(checkpoint.round, blocks)
             self.before = checkpoint.seconds
+            best = self.directory.load_best()
+            if best and best.round <= checkpoint.round:  # a later one will be found again
+                self.best = replace(best, blocks=fitted(best.blocks, self.state.blocks, str(where / BEST)))
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
         self.history = self.directory.begin(description, up_to=self.state.done if checkpoint else -1, due=due)
 
@@ -159,12 +164,12 @@ class _Training:
             if self._due(self.state.done) and not (self.history and self.history[-1].round == self.state.done):
                 self._evaluate()  # round 0, or a round after which an earlier session was stopped
                 self._save()
-            while self.state.done < settings.rounds:
+            while self.state.done < settings.rounds and not self._stalled():
                 self._round()
                 done = self.state.done
                 if self._due(done):
                     self._evaluate()
-                if done == settings.rounds or done % settings.checkpoint_every == 0:
+                if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
                     self._save()
                 self.observer.advanced(done)
         except KeyboardInterrupt:
@@ -178,7 +183,18 @@ class _Training:
             raise
         self._finish("finished")
         types = {silo: rows.dtype for silo, rows in self.setup.train.features.items()}
-        return Result(settings, self.setup.networks, self.state.blocks, tuple(self.history), types)
+        kept, blocks = self._kept()
+        return Result(settings, self.setup.networks, blocks, kept, tuple(self.history), types)
+
+    def _kept(self) -> tuple[int, Blocks]:
+        """Return the weights that the training ends with, and their round."""
+        return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.blocks)
+
+    def _stalled(self) -> bool:
+        """Tell whether the validation loss has not fallen for too long."""
+        losses = [line.validation["loss"] for line in self.history if line.validation]
+        patience = self.settings.patience
+        return patience is not None and bool(losses) and len(losses) - 1 - losses.index(min(losses)) >= patience
 
     def _due(self, number: int) -> bool:
         """Tell whether a round is one to evaluate after."""
@@ -216,6 +232,10 @@ class _Training:
         self.history.append(found)
         if self.directory:
             self.directory.record(found)
+        if self.settings.keep == "best" and (not self.best or found.validation["loss"] < self.best.loss):
+            self.best = Kept(self.state.done, self.state.blocks, found.validation["loss"])
+            if self.directory:
+                self.directory.save_best(self.best)
         self.observer.evaluated(found)
 
     def _measured(self, samples: Samples) -> dict[str, float]:
@@ -233,16 +253,18 @@ class _Training:
 
     def _finish(self, status: str) -> None:
         if self.directory:
-            evaluated = [line for line in self.history if line.round <= self.state.done]
+            kept, blocks = self._kept()
+            evaluated = [line for line in self.history if line.round <= kept]
             summary = {
                 "status": status,
                 "round": self.state.done,
                 "rounds": self.settings.rounds,
+                "kept": kept,
                 "iteration": self.state.done * self.settings.local_steps,
                 "seconds": round(self._seconds(), 3),
                 "evaluated": evaluated[-1].as_dict() if evaluated else None,
             }
-            self.directory.finish(summary, self.state.blocks)
+            self.directory.finish(summary, blocks)
 
     def _diverged(self, what: str, number: int) -> DivergedError:
         if number == 0:
@@ -277,6 +299,8 @@ def _check_arguments(
         optional = name in ("validation", "test", "observer")
         if not isinstance(value, kind) and not (optional and value is None):
             raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
+    if isinstance(settings, Settings) and validation is None and (settings.keep == "best" or settings.patience):
+        raise JobError('keep = "best" and patience need a validation set; in a job: data.validation_fraction = 0.1')
     if directory is not None and not str(directory):
         raise JobError("directory: it is empty; name one, or leave it out to write nothing")
     if resume and directory is None:

@@ -1,0 +1,98 @@
+"""Ending with the best weights, and ending early, by the validation loss."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tdcd
+
+GENERATOR = np.random.default_rng(5)
+X, Y = GENERATOR.normal(size=(60, 6)), GENERATOR.integers(0, 2, 60)
+"""Noise: training soon learns it by heart, so that the validation loss rises."""
+HELD_OUT = tdcd.samples({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
+
+
+def run(
+    directory: Path | None = None, validation: Any = HELD_OUT, observer: tdcd.Observer | None = None, **more: Any
+) -> tdcd.Result:
+    silos = [tdcd.Silo(name, x, [range(25), range(25, 40)]) for name, x in (("a", X[:40, :3]), ("b", X[:40, 3:]))]
+    federation = tdcd.Federation.from_silos(silos, Y[:40])
+    settings = {"loss": "binary-cross-entropy", "rounds": 40, "rate": 0.5, "evaluate_every": 4, "checkpoint_every": 7}
+    return tdcd.train(
+        federation,
+        tdcd.models.MLP(hidden=[16]),
+        tdcd.Settings.model_validate(settings | more),
+        validation=validation,
+        directory=directory,
+        resume=directory is not None and (directory / "job.toml").exists(),
+        observer=observer,
+    )
+
+
+def losses(result: tdcd.Result) -> list[float]:
+    return [found.validation["loss"] for found in result.history]
+
+
+def test_the_best_weights_are_kept(tmp_path: Path) -> None:
+    last, best = run(), run(tmp_path / "run", keep="best")
+    assert losses(best) == losses(last)
+    lowest = min(losses(best))
+    assert lowest < losses(best)[-1]  # it did overfit
+    assert best.final.validation["loss"] == lowest
+    assert best.kept == best.final.round < 40
+    assert last.kept == last.final.round == 40
+    assert best.evaluate(HELD_OUT)["loss"] == pytest.approx(lowest, abs=1e-6)
+    stored = tdcd.load_blocks(tmp_path / "run")
+    assert all(torch.equal(stored[silo][name], t) for silo, block in best.blocks.items() for name, t in block.items())
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (summary["kept"], summary["round"]) == (best.kept, 40)
+    assert summary["evaluated"]["round"] == best.kept
+    again = run(tmp_path / "run", keep="best")
+    assert again.kept == best.kept
+    assert "validation" in tdcd.write_report(tmp_path / "run").read_text()
+
+
+class Stop(tdcd.Observer):
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def advanced(self, done: int) -> None:
+        if done == self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("patience", [None, 3])
+@pytest.mark.parametrize("after", [1, 5, 9, 13, 30])
+def test_a_resumed_run_keeps_the_same(tmp_path: Path, after: int, patience: int | None) -> None:
+    whole = run(tmp_path / "whole", keep="best", patience=patience)
+    try:
+        run(tmp_path / "cut", keep="best", patience=patience, observer=Stop(after))
+    except KeyboardInterrupt:
+        (tmp_path / "cut" / "result.json").unlink()
+    resumed = run(tmp_path / "cut", keep="best", patience=patience)
+    assert resumed.kept == whole.kept
+    assert losses(resumed) == losses(whole)
+    assert all(
+        torch.equal(whole.blocks[silo][name], t) for silo, block in resumed.blocks.items() for name, t in block.items()
+    )
+
+
+def test_a_training_that_no_longer_gains_ends(tmp_path: Path) -> None:
+    whole, early = run(), run(tmp_path / "run", patience=2)
+    best = losses(whole).index(min(losses(whole)))
+    assert losses(early) == losses(whole)[: best + 3]
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert summary["status"] == "finished"
+    assert summary["round"] == early.history[-1].round < 40
+    again = run(tmp_path / "run", patience=2)
+    assert losses(again) == losses(early)
+
+
+@pytest.mark.parametrize("settings", [{"keep": "best"}, {"patience": 3}])
+def test_both_need_a_validation_set(settings: dict[str, Any]) -> None:
+    with pytest.raises(tdcd.JobError, match='keep = "best" and patience need a validation set'):
+        run(validation=None, **settings)
