@@ -78,7 +78,7 @@ def test_rows_are_joined_by_id_and_prepared(tables: Path) -> None:
     assert data.ids[Part.TEST].tolist() == test["person"].to_list()
     assert data.federation.samples.labels.tolist() == train["default"].to_list()
     assert data.federation.classes == ("0", "1")
-    assert data.notes[0] == "90 IDs are in all silos; rows without them: bank 15 of 105, insurer 10 of 100"
+    assert data.federation.notes[0] == "90 IDs are in all silos; rows without them: bank 15 of 105, insurer 10 of 100"
     for part, rows in ((data.federation.samples, train), (data.held_out[Part.TEST], test)):
         limit = (rows["limit"] - train["limit"].mean()) / train["limit"].std(ddof=0)
         assert np.allclose(part.features["bank"][:, 0], limit, atol=1e-5)
@@ -331,7 +331,7 @@ def test_a_client_without_common_rows_takes_no_part(tables: Path) -> None:
     job = written(tables, lambda table: table["silos"]["bank"]["clients"].update(kiosk="kiosk.csv"))
     data = tdcd.load_data(job)
     assert set(data.federation.rosters["bank"].clients) == set(BANK)
-    assert "bank: kiosk has no training row of a common ID and takes no part" in data.notes
+    assert "bank: kiosk has no training row of a common ID and takes no part" in data.federation.notes
 
 
 def test_several_classes_and_regression(tables: Path) -> None:
@@ -408,10 +408,10 @@ def test_clients_by_a_pattern(tables: Path) -> None:
 
 
 def test_unequal_clients_and_the_uniform_mean(tables: Path) -> None:
-    (note,) = (note for note in tdcd.load_data(written(tables)).notes if "uniform" in note)
+    (note,) = (note for note in tdcd.load_data(written(tables)).federation.notes if "uniform" in note)
     assert note.startswith("bank: its clients hold")
     weighted = written(tables, lambda table: table["training"].update(averaging="samples"))
-    assert not any("uniform" in note for note in tdcd.load_data(weighted).notes)
+    assert not any("uniform" in note for note in tdcd.load_data(weighted).federation.notes)
 
 
 def test_paths_are_told_from_the_job_file(tables: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ def command(
     from rich.markup import escape
     from rich.table import Table
 
-    from tdcd.data.preparation import Number
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
 
@@ -30,19 +29,14 @@ def command(
     with Console(stderr=True).status("") as status:
         found = load_data(read, str(job), lambda what: status.update(f"reading {escape(what)}"))
     console = Console(highlight=False)
-    for note in found.notes:
+    for note in found.federation.notes:
         console.print(note, markup=False, soft_wrap=True)
     for silo, made in found.federation.preparations.items():
         table = Table(title=f"Columns of {silo}", title_justify="left")
         for name in ("column", "holds", "inputs"):
             table.add_column(name, justify="right" if name == "inputs" else "left")
         for column in made.columns:
-            if isinstance(column, Number):
-                holds = f"numbers, {column.mean:.4g} ± {column.deviation:.4g}"
-            else:
-                shown = ", ".join(column.values[:6]) + (" …" if len(column.values) > 6 else "")
-                holds = f"{len(column.values)} categories{' and rare ones' if column.other else ''}: {shown}"
-            table.add_row(escape(column.name), escape(holds + "; gaps" * column.flagged), str(len(column.outputs)))
+            table.add_row(escape(column.name), escape(column.told()), str(len(column.outputs)))
         console.print(table)
     table = Table(title="Silos", title_justify="left")
     for name in ("silo", "a row", "clients", "training rows a client"):

@@ -44,6 +44,8 @@ class Federation:
     """What the labels 0, 1, 2, … stand for, where that is known."""
     preparations: Mapping[str, "Preparation"] = field(default_factory=dict)
     """How each silo's tables became numbers; a run keeps it, to predict from tables."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of the data."""
 
     @classmethod
     def from_silos(cls, silos: Sequence[Silo], labels: ArrayLike, label_ids: IDs | None = None) -> "Federation":
@@ -95,12 +97,13 @@ class Federation:
             samples=self.samples.only(silo),
             rosters={silo: self.rosters[silo]},
             preparations={name: made for name, made in self.preparations.items() if name == silo},
+            notes=(),
         )
 
     def pooled(self) -> "Federation":
         """Return the federation with all rows of a silo at one client."""
         owner = torch.zeros(len(self), dtype=torch.int64)
-        return replace(self, rosters={silo: Roster(("all",), owner) for silo in self.silos})
+        return replace(self, rosters={silo: Roster(("all",), owner) for silo in self.silos}, notes=())
 
     def numbers(self, ids: IDs, what: str = "a batch") -> Tensor:
         """Turn IDs into ascending sample numbers."""

@@ -162,6 +162,10 @@ class Number(Strict):
         """What its columns of numbers are called."""
         return [self.name] + [f"{self.name} missing"] * self.flagged
 
+    def told(self) -> str:
+        """Tell what it holds."""
+        return f"numbers, {self.mean:.4g} ± {self.deviation:.4g}" + "; gaps" * self.flagged
+
     def write(self, batch: Batch, rows: Array, out: Array) -> None:
         """Write the numbers of some rows into columns of zeros (rows, outputs)."""
         values = numbers_of(batch, self.name)
@@ -194,6 +198,11 @@ class Category(Strict):
         """What its columns of numbers are called."""
         marks = [f"{self.name} = {value}" for value in self.values]
         return marks + [f"{self.name} other"] * self.other + [f"{self.name} missing"] * self.flagged
+
+    def told(self) -> str:
+        """Tell what it holds."""
+        shown = ", ".join(self.values[:6]) + " …" * (len(self.values) > 6)
+        return f"{len(self.values)} categories{' and rare ones' * self.other}: {shown}" + "; gaps" * self.flagged
 
     def write(self, batch: Batch, rows: Array, out: Array) -> None:
         """Write the numbers of some rows into columns of zeros (rows, outputs)."""

@@ -32,8 +32,6 @@ class JobData:
     """The samples for validation and for testing, where there are some."""
     ids: Mapping[Part, Array]
     """The IDs of every part, in the order of its samples."""
-    notes: tuple[str, ...] = ()
-    """What the user should know."""
 
 
 def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> JobData:  # noqa: ARG005
@@ -54,7 +52,8 @@ def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> J
     else:
         told(job.data.source)
         data = _from_set(job, job.data, where)
-    return replace(data, notes=(*data.notes, *_unequal(job, data.federation)))
+    notes = (*data.federation.notes, *_unequal(job, data.federation))
+    return replace(data, federation=replace(data.federation, notes=notes))
 
 
 def _from_set(job: Job, data: SetData, where: str) -> JobData:
@@ -94,7 +93,7 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
             )
         if len(set(taken.tolist())) < len(taken):
             notes.append("some columns fall to several silos")
-    return JobData(replace(federation, classes=dataset.classes), samples, ids, tuple(notes))
+    return JobData(replace(federation, classes=dataset.classes, notes=tuple(notes)), samples, ids)
 
 
 def _unequal(job: Job, federation: Federation) -> Iterator[str]:

@@ -61,7 +61,7 @@ def run_job(
     observer = observer or JobObserver()
     directory = Path(directory) if directory is not None else None
     data = load_data(job, where, observer.reading)
-    for note in data.notes:
+    for note in data.federation.notes:
         observer.noted(note)
     silos = data.federation.silos
     models = {silo: job.silos[silo].model or job.model if silo in job.silos else job.model for silo in silos}

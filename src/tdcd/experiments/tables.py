@@ -210,9 +210,9 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
         )
         for part in ids
     }
-    federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations)
     notes = [*_notes(opened, alignment, rosters), *(f"{silo}: {made.told()}" for silo, made in preparations.items())]
-    return JobData(federation, samples, ids, tuple(notes))
+    federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations, tuple(notes))
+    return JobData(federation, samples, ids)
 
 
 def _reading(told: Told, what: str) -> Callable[[Table], None]:

@@ -317,6 +317,7 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
         "test_samples": len(setup.test) if setup.test else 0,
         "loss": settings.loss,
         "classes": list(federation.classes),
+        "notes": list(federation.notes),
         "embedding": setup.width,
         "silos": [
             {
@@ -325,6 +326,10 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
                 "network": setup.told[silo],
                 "parameters": sum(p.numel() for p in task.network.module.parameters()),
                 "compute": engine.paths[silo],
+                "columns": [
+                    {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
+                    for column in (federation.preparations[silo].columns if silo in federation.preparations else ())
+                ],
                 "clients": [
                     {"name": name, "rows": rows}
                     for name, rows in sorted(zip(task.roster.clients, task.roster.counts(), strict=True))
