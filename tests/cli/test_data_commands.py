@@ -154,6 +154,9 @@ def test_align(capsys: pytest.CaptureFixture[str]) -> None:
     Path("all.csv").write_text("person,z\n1,2\n")
     assert tdcd_command("train", job, "--quiet") == 2
     assert "silo 'insurer', client 'only'" in capsys.readouterr().err
+    assert tdcd_command("align", job, "--out", "north.csv") == 2
+    assert "north.csv exists already, and is no alignment" in capsys.readouterr().err
+    assert Path("north.csv").read_text().startswith("who")
     assert tdcd_command("align", "digits") == 2
     assert 'data.source is "digits", not "tables"' in capsys.readouterr().err
 

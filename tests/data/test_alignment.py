@@ -161,7 +161,11 @@ def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
         read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
     path.write_text("id,y\n1,0\n2,maybe\n3,1.0\n4,1.50\n")
     facts = read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"]).facts
-    assert facts["y"].tolist() == ["0", "maybe", "1", "1.50"]
+    assert facts["y"].tolist() == ["0", "maybe", "1", "1.5"]
+    path.write_text("id;y\n1;1.234\n2;2,50\n")
+    german = TableSettings(id="id", separator=";", decimal=",", thousands=".")
+    assert read_keys(Table("bank", "north", path, german), ["y"]).facts["y"].tolist() == ["1234", "2.5"]
+    path.write_text("id,y\n1,0\n")
     path.write_text("id,y\n1,0\n2," + 300 * "x" + "\n")
     with pytest.raises(DataError, match="column 'y' has more than 256 characters in row 2"):
         read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])

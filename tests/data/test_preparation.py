@@ -152,6 +152,29 @@ def test_a_constant_column_is_zero_but_for_rounding(tmp_path: Path) -> None:
     assert np.abs(applied(preparation, made)).max() < 0.2
 
 
+def test_dates_and_numbers_do_not_mix(tmp_path: Path) -> None:
+    numbers = table(tmp_path / "n.csv", {"id": range(2), "a": [5, 6]})
+    dates = table(tmp_path / "d.csv", {"id": range(2), "a": ["2026-01-28", "2026-01-30"]}, "south")
+    with pytest.raises(DataError, match="column 'a' holds dates at client 'south' .* and numbers at 'north'"):
+        fit([surveyed(made, ["a"], [True] * 2) for made in (numbers, dates)], ["a"], 1)
+    preparation = fit([surveyed(numbers, ["a"], [True] * 2)], ["a"], 1)
+    with pytest.raises(DataError, match="d.csv.*row 1 is the date '2026-01-28', unlike others"):
+        applied(preparation, dates)
+    dated = fit([surveyed(dates, ["a"], [True] * 2)], ["a"], 1)
+    assert dated.columns[0].told() == "dates, 2026-01-29 ± 1 days"
+    assert applied(dated, dates).tolist() == [[-1], [1]]
+
+
+def test_columns_of_too_many_categories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdcd.data.preparation.MOST_INPUTS", 3)
+    made = table(tmp_path / "a.csv", {"id": range(8), "a": list("aabbccdd")})
+    with pytest.raises(DataError, match="column 'a' holds 4 categories that occur in 2 training rows"):
+        fit([surveyed(made, ["a"], [True] * 8)], ["a"], 2)
+    empty = table(tmp_path / "b.csv", {"id": range(2), "a": [None, None]}, categories=["a"])
+    with pytest.raises(DataError, match="column 'a' has no value in any training row"):
+        fit([surveyed(empty, ["a"], [True] * 2)], ["a"], 2)
+
+
 def test_a_constant_column_is_zero(tmp_path: Path) -> None:
     made = table(tmp_path / "a.csv", {"id": range(3), "a": [7, 7, 7]})
     preparation = fit([surveyed(made, ["a"], [True] * 3)], ["a"], 1)

@@ -38,6 +38,8 @@ def command(
         alignment, _ = opened.align()
     named = read.data.alignment if isinstance(read.data, TableData) else None
     path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
+    if path.exists():
+        _refuse_other_files(path)
     alignment.save(path)
     common = len(alignment.ids)
     if json:
@@ -67,3 +69,14 @@ def command(
         beside = os.path.relpath(path, job.parent)
         advice = f'To train with it, set in the job: [data] alignment = "{beside}"'
         console.print(advice, highlight=False, soft_wrap=True, markup=False)
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Replace an older alignment, but nothing else."""
+    from tdcd.data.alignment import Alignment
+    from tdcd.errors import DataError
+
+    try:
+        Alignment.load(path)
+    except DataError as error:
+        raise DataError(f"{path} exists already, and is no alignment; choose another with --out") from error

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,7 +25,7 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from tdcd.data.arrays import Array, divisor
-from tdcd.data.tables import Batch, Table, mixed, numbers_of, texts_of
+from tdcd.data.tables import Batch, Numbers, Table, mixed, numbers_of, texts_of
 from tdcd.errors import DataError, RunError, listed
 from tdcd.strict import Strict, problems
 
@@ -38,15 +39,17 @@ class NumberFacts:
     squares: float
     """The sum of squared deviations from the mean. Plain sums of squares say the same, but cancel for large values."""
     missing: int
+    dates: bool = False
+    """Whether they are dates, counted in days."""
 
     @classmethod
-    def of(cls, values: Array) -> "NumberFacts":
+    def of(cls, values: Array, *, dates: bool = False) -> "NumberFacts":
         """Describe values; NaN is no value."""
         known = values[~np.isnan(values)]
         total = float(known.sum())
         with np.errstate(over="ignore", invalid="ignore"):  # told where the column is known
             squares = float(np.square(known - total / len(known)).sum()) if len(known) else 0.0
-        return cls(len(known), total, squares, len(values) - len(known))
+        return cls(len(known), total, squares, len(values) - len(known), dates)
 
     def __add__(self, other: "NumberFacts") -> "NumberFacts":
         between = 0.0
@@ -58,6 +61,7 @@ class NumberFacts:
             self.total + other.total,
             self.squares + other.squares + between,
             self.missing + other.missing,
+            self.dates,
         )
 
 
@@ -83,6 +87,8 @@ class CategoryFacts:
 Facts = NumberFacts | CategoryFacts
 
 _LIKE_NUMBERS = re.compile(r"[+-]?[0-9][0-9.,' /:%€$-]*")
+MOST_INPUTS = 1_000
+"""That one column may become."""
 MOST_CATEGORIES = 100_000
 """Different texts that a client keeps count of."""
 
@@ -115,13 +121,12 @@ class Survey:
             self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
             return
         numbers = numbers_of(batch, column)
-        if numbers is not None and np.isnan(numbers).all():  # fits numbers and texts
+        if numbers is not None and np.isnan(numbers.values).all():  # fits numbers and texts
             self.empty[column] = self.empty.get(column, 0) + int(training.sum())
         elif numbers is not None:
-            if isinstance(known, CategoryFacts):
-                row = batch.row(~np.isnan(numbers))
-                raise mixed(self.table, column, f"row {row} is the number '{batch.cell(column, row)}'")
-            self._add(column, NumberFacts.of(numbers[training]))
+            if isinstance(known, CategoryFacts) or (known and known.dates != numbers.dates):
+                raise _unlike(batch, column, numbers)
+            self._add(column, NumberFacts.of(numbers.values[training], dates=numbers.dates))
         else:
             if isinstance(known, NumberFacts):
                 raise _text_among_numbers(batch, column)
@@ -142,6 +147,12 @@ class Survey:
         self.facts[column] = facts
 
 
+def _unlike(batch: Batch, column: str, numbers: Numbers) -> DataError:
+    row = batch.row(~np.isnan(numbers.values))
+    kind = "date" if numbers.dates else "number"
+    return mixed(batch.table, column, f"row {row} is the {kind} '{batch.cell(column, row)}', unlike others")
+
+
 def _text_among_numbers(batch: Batch, column: str) -> DataError:
     row = batch.row(texts_of(batch, column).is_not_null())
     return mixed(batch.table, column, f"row {row} is the text '{batch.cell(column, row)}'")
@@ -156,6 +167,8 @@ class Number(Strict):
     deviation: Annotated[float, Field(gt=0)]
     flagged: bool
     """Whether a column tells where there was no value."""
+    dates: bool = False
+    """Whether they are dates, counted in days."""
 
     @property
     def outputs(self) -> list[str]:
@@ -164,14 +177,19 @@ class Number(Strict):
 
     def told(self) -> str:
         """Tell what it holds."""
-        return f"numbers, {self.mean:.4g} ± {self.deviation:.4g}" + "; gaps" * self.flagged
+        told = f"numbers, {self.mean:.4g} ± {self.deviation:.4g}"
+        if self.dates:
+            told = f"dates, {date(1970, 1, 1) + timedelta(days=self.mean)} ± {self.deviation:.4g} days"
+        return told + "; gaps" * self.flagged
 
     def write(self, batch: Batch, rows: Array, out: Array) -> None:
         """Write the numbers of some rows into columns of zeros (rows, outputs)."""
-        values = numbers_of(batch, self.name)
-        if values is None:
+        numbers = numbers_of(batch, self.name)
+        if numbers is None:
             raise _text_among_numbers(batch, self.name)
-        values = values[rows]
+        if numbers.dates != self.dates and not np.isnan(numbers.values).all():
+            raise _unlike(batch, self.name, numbers)
+        values = numbers.values[rows]
         unknown = np.isnan(values)
         scaled = np.where(unknown, 0.0, (values - self.mean) / self.deviation)
         if (large := np.abs(scaled) > np.finfo(np.float32).max).any():
@@ -292,6 +310,12 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         raise DataError(f"silo '{silo}': column '{column}' has no value in any row; {advice}")
     (first, total), *others = told
     for table, facts in others:
+        if isinstance(facts, NumberFacts) and isinstance(total, NumberFacts) and facts.dates != total.dates:
+            one, two = (first, table) if total.dates else (table, first)
+            raise DataError(
+                f"silo '{silo}': column '{column}' holds dates at client '{one.client}' ({one.path}) and numbers at "
+                f"'{two.client}' ({two.path})"
+            )
         if type(facts) is not type(total):
             one, two = (first, table) if isinstance(total, NumberFacts) else (table, first)
             raise DataError(
@@ -306,7 +330,11 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         mean, deviation = total.total / total.count, sqrt(total.squares / total.count)
         if not isfinite(mean) or not isfinite(deviation):
             raise DataError(f"silo '{silo}': column '{column}' holds numbers too large to be standardised; {advice}")
-        return Number(name=column, mean=mean, deviation=divisor(mean, deviation), flagged=missing > 0)
+        return Number(
+            name=column, mean=mean, deviation=divisor(mean, deviation), flagged=missing > 0, dates=total.dates
+        )
+    if not total.counts:
+        raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
     if column not in first.settings.categories and all(_LIKE_NUMBERS.fullmatch(text) for text in total.counts):
         raise DataError(
             f"silo '{silo}': column '{column}' holds texts that look like numbers or dates, such as "
@@ -319,5 +347,10 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         raise DataError(
             f"silo '{silo}': column '{column}' holds {len(total.counts)} different texts ({some}), and none occurs in "
             f"{rare} training rows; {advice}, or set silos.{silo}.rare to a smaller number"
+        )
+    if len(common) > MOST_INPUTS:
+        raise DataError(
+            f"silo '{silo}': column '{column}' holds {len(common):,} categories that occur in {rare} training rows: "
+            f"too many inputs; {advice}, or set silos.{silo}.rare to a larger number"
         )
     return Category(name=column, values=common, other=len(common) < len(total.counts), flagged=missing > 0)

@@ -5,13 +5,14 @@ cell of a CSV file stays a text until somebody asks for a number, so that what i
 """
 
 import csv
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan
+from math import isfinite
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -32,10 +33,10 @@ LONGEST = 256
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
 _DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?Z?)?$"
-_DAY = 24 * 3600 * 1000
-"""Milliseconds."""
-_POINT_ZERO = r"^(-?[0-9]+)\.0+$"
-"""A whole number as spreadsheets and data frames write it where a column has gaps."""
+_DAY = 24 * 3600 * 1_000_000
+"""Microseconds."""
+_INDEX = re.compile(r"__index_level_\d+__|")
+"""What data frames call their index in Parquet files: nothing that a person would measure."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Table:
                 start = file.read(4096)
         except FileNotFoundError as error:
             raise DataError(f"{self}: no such file") from error
-        except OSError as error:
-            raise DataError(f"{self}: cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self}: cannot be read: {getattr(error, 'strerror', error)}") from error
         if not start.strip():
             raise DataError(f"{self}: the file is empty")
         parquet = start.startswith(b"PAR1")
@@ -93,6 +94,8 @@ class Table:
             raise DataError(f"{self}: named .csv but holds Parquet; rename it to .parquet")
         if suffix == ".csv" and b"\0" in start:
             raise DataError(f"{self}: named .csv but is no text; is it compressed, or a spreadsheet? Save it as CSV")
+        if suffix == ".csv" and b"\r" in start and b"\n" not in start:
+            raise DataError(f"{self}: its lines end in a carriage return only; save it with usual line ends")
         if suffix == ".parquet" and not parquet:
             raise DataError(f"{self}: named .parquet but holds something else; is it a CSV file? Rename it to .csv")
         return suffix == ".csv"
@@ -105,9 +108,12 @@ class Table:
             return {name: place for place, name in enumerate(names)}
         try:
             with self.path.open(encoding="utf-8-sig", newline="") as file:
-                names = [name.strip() for name in next(csv.reader(file, delimiter=self.settings.separator))]
+                first = next(csv.reader(file, delimiter=self.settings.separator), [])
         except (OSError, ValueError, csv.Error) as error:
             raise DataError(f"{self}: cannot be read as CSV: {error}; {_UTF8}") from error
+        names = [name.strip() for name in first]
+        if not names:
+            raise DataError(f"{self}: its first line is empty; it must name the columns")
         if "" in names:
             raise DataError(f"{self}: column {names.index('') + 1} has no name in the first line")
         doubles = [name for name, count in Counter(names).items() if count > 1]
@@ -169,12 +175,16 @@ class Table:
     def _no_values(self) -> Iterator[pl.Expr]:
         """Say how cells become null: texts once they are stripped, numbers by their value."""
         texts = (cs.string() | cs.categorical() | cs.enum() | cs.boolean()).cast(pl.String).str.strip_chars()
+        small = texts.str.to_lowercase()
         nothing = ["", *(mark.strip().lower() for mark in self.settings.missing)]
-        yield pl.when(~texts.str.to_lowercase().is_in(nothing)).then(texts)
+        yield pl.when(~small.is_in(nothing)).then(pl.when(small.is_in(["true", "false"])).then(small).otherwise(texts))
         if not self.is_csv:
-            numbers = [value for value in map(_as_number, self.settings.missing) if value is not None]
-            for kind in (cs.integer() | cs.decimal(), cs.float().fill_nan(None)):
-                yield pl.when(~kind.cast(pl.Float64).is_in(numbers)).then(kind)
+            marks = _numbers(self.settings.missing)
+            whole = [int(mark) for mark in marks if mark.is_integer()]
+            integer, single, double = cs.integer(), cs.by_dtype(pl.Float32), cs.by_dtype(pl.Float64)
+            yield pl.when(~integer.cast(pl.Int64, strict=False).is_in(whole).fill_null(value=False)).then(integer)
+            for kind, values in ((single, [float(np.float32(mark)) for mark in marks]), (double, marks)):
+                yield pl.when(~(kind.is_nan() | kind.cast(pl.Float64).is_in(values))).then(kind)
 
     def _told(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""
@@ -219,21 +229,31 @@ def check_lengths(batch: Batch, texts: pl.Series) -> None:
         )
 
 
-def numbers_of(batch: Batch, column: str) -> Array | None:
-    """Return a column as float64, NaN where there is no value; None if it holds texts. Dates count in days.
+class Numbers(NamedTuple):
+    """A column of numbers."""
+
+    values: Array
+    """As float64, NaN where there is no value; dates count in days."""
+    dates: bool
+
+
+def numbers_of(batch: Batch, column: str) -> Numbers | None:
+    """Return a column of numbers or dates; None if it holds texts.
 
     Raises:
         DataError: it holds numbers and texts, infinite numbers, or what is neither.
     """
-    series = batch.frame[column]
+    series, settings = batch.frame[column], batch.table.settings
+    dates = series.dtype in (pl.Date, pl.Datetime)
     if series.null_count() == len(series):
-        return np.full(len(series), np.nan)
-    if series.dtype in (pl.Date, pl.Datetime):
-        values = series.cast(pl.Datetime("ms")).dt.epoch("ms") / _DAY
+        return Numbers(np.full(len(series), np.nan), dates=False)
+    if dates:
+        values = series.cast(pl.Datetime("us")).dt.epoch("us") / _DAY
     elif series.dtype == pl.String:
-        values = _parsed(series, batch.table.settings) if batch.table.is_csv else series.clear(len(series))
+        values = _parsed(series, settings) if batch.table.is_csv else pl.Series([None] * len(series), dtype=pl.Float64)
         if values.null_count() == len(values):
             values = _days(series)
+            dates = values.null_count() < len(values)
         strange = values.is_null() & series.is_not_null()
         if strange.any():
             if values.null_count() == len(values):
@@ -241,6 +261,7 @@ def numbers_of(batch: Batch, column: str) -> Array | None:
             number, text = batch.row(values.is_not_null()), batch.row(strange)
             told = f"row {number} is '{batch.cell(column, number)}'"
             raise mixed(batch.table, column, f"{told}, row {text} the text '{batch.cell(column, text)}'")
+        values = values.set(values.is_in(_numbers(settings.missing)), None)
     elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
     else:
@@ -251,16 +272,21 @@ def numbers_of(batch: Batch, column: str) -> Array | None:
     found = values.fill_null(float("nan")).to_numpy()
     if np.isinf(found).any():
         raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(found))}")
-    return found
+    return Numbers(found, dates)
 
 
 def _parsed(texts: pl.Series, settings: TableSettings) -> pl.Series:
     """Read numbers as the file writes them; null where a text is none."""
-    if settings.thousands:
-        texts = texts.str.replace_all(settings.thousands, "", literal=True)
-    if settings.decimal != ".":
+    decimal, thousands = re.escape(settings.decimal), re.escape(settings.thousands)
+    if (settings.decimal, settings.thousands) != (".", ""):
+        groups = rf"[0-9]{{1,3}}({thousands}[0-9]{{3}})+|" if thousands else ""
+        written = texts.str.contains(rf"^[+-]?({groups}[0-9]+)({decimal}[0-9]*)?([eE][+-]?[0-9]+)?$")
+        texts = texts.set(~written, None)
+        if settings.thousands:
+            texts = texts.str.replace_all(settings.thousands, "", literal=True)
         texts = texts.str.replace(settings.decimal, ".", literal=True)
-    return texts.cast(pl.Float64, strict=False)
+    values = texts.cast(pl.Float64, strict=False)
+    return values.set(values.is_nan() | values.is_infinite(), None)  # "nan" and "inf" are texts
 
 
 def _days(texts: pl.Series) -> pl.Series:
@@ -268,25 +294,31 @@ def _days(texts: pl.Series) -> pl.Series:
     dates = texts.set(~texts.str.contains(_DATE), None)
     if dates.null_count() == len(dates):
         return dates.cast(pl.Float64)
-    days = dates.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False).cast(pl.Float64)
-    for start, unit in ((11, 24), (14, 24 * 60), (17, 24 * 3600)):
-        days += dates.str.slice(start, 2).cast(pl.Float64, strict=False).fill_null(0) / unit
-    return days
+    dates = dates.str.replace("T", " ", literal=True).str.strip_suffix("Z")
+    dates = dates.str.replace("^(.{10})$", "$1 00:00").str.replace("^(.{16})$", "$1:00")
+    return dates.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us").dt.epoch("us") / _DAY
 
 
 def texts_of(batch: Batch, column: str) -> pl.Series:
-    """Return a column as texts, null where there is no value; whole numbers without a point."""
+    """Return a column as texts, null where there is no value; codes of categories in one way of writing."""
     series = batch.frame[column]
-    if series.dtype == pl.String and column not in batch.table.settings.categories:
-        return series
     if series.dtype.is_nested() or series.dtype.is_temporal() or series.dtype == pl.Binary:
         raise DataError(f"{batch.table}: column '{column}' holds {series.dtype}, which is no category")
-    return codes(series.cast(pl.String))
+    if series.dtype == pl.String and column not in batch.table.settings.categories:
+        return series
+    return codes(series, batch.table)
 
 
-def codes(texts: pl.Series) -> pl.Series:
-    """Write whole numbers without a point: where a column has gaps, many programs write 1.0 for 1."""
-    return texts.str.replace(_POINT_ZERO, "$1")
+def codes(series: pl.Series, table: Table) -> pl.Series:
+    """Write numbers in one way, 1 for 1.0 and 1e0; leave other texts, and whole numbers such as 007, as they are."""
+    texts = series.cast(pl.String)
+    plain = table.settings if table.is_csv else TableSettings()
+    numbers = _parsed(texts.set(texts.str.contains(r"^-?[0-9]+$"), None), plain)
+    if numbers.null_count() == len(numbers):
+        return texts
+    whole = (numbers == numbers.round()) & (numbers.abs() < 2.0**63)
+    written = numbers.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(numbers.cast(pl.String))
+    return written.fill_null(texts).alias(series.name)
 
 
 def mixed(table: Table, column: str, told: str) -> DataError:
@@ -298,12 +330,15 @@ def mixed(table: Table, column: str, told: str) -> DataError:
     )
 
 
-def _as_number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return None if isnan(value) else value
+def _numbers(texts: Iterable[str]) -> list[float]:
+    """Return those of some texts that are numbers."""
+    found = []
+    for text in texts:
+        try:
+            found.append(float(text))
+        except ValueError:
+            continue
+    return [number for number in found if isfinite(number)]
 
 
 def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[str]:
@@ -339,6 +374,11 @@ def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[st
                 f"{table}: its columns are not those of client '{first.client}': {' and '.join(told)}. Clients of a "
                 f"silo need the same columns; name those to use in silos.{first.silo}.columns"
             )
+    if strange := [column for column in found if _INDEX.fullmatch(column)]:
+        raise DataError(
+            f"{first}: the column '{strange[0]}' is the index of a data frame; leave it out with "
+            f"silos.{first.silo}.exclude, or write the file without it"
+        )
     if not found:
         raise DataError(f"{first}: it has no columns of features")
     return found

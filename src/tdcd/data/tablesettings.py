@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tdcd.strict import Strict
 
@@ -30,3 +30,9 @@ class TableSettings(Strict):
     """What groups the digits of numbers in a CSV file."""
     separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
     """What separates the cells of a CSV file."""
+
+    @model_validator(mode="after")
+    def _different(self) -> "TableSettings":
+        if self.thousands == self.decimal:
+            raise ValueError("thousands and decimal are the same; numbers cannot be read so")
+        return self

@@ -251,7 +251,7 @@ def _resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
     def resolve(where: Any, *keys: str) -> None:
         for key in keys if isinstance(where, dict) else ():
             if isinstance(where.get(key), str) and where[key]:
-                where[key] = str((beside / Path(where[key]).expanduser()).resolve())
+                where[key] = str(_absolute(beside, where[key]))
 
     resolve(table.get("data"), "directory", "alignment")
     silos = table.get("silos")
@@ -263,10 +263,17 @@ def _resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
             resolve(silo["clients"], *silo["clients"])
 
 
+def _absolute(beside: Path, path: str) -> Path:
+    try:
+        return (beside / Path(path).expanduser()).resolve()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise JobError(f"{path!r} is not a path: {error}") from error
+
+
 def _matching(beside: Path, pattern: str) -> dict[str, str]:
     """Return the files that a pattern such as ``bank/*.csv`` names, by their stems."""
-    folder = (beside / Path(pattern).expanduser()).parent
-    found = sorted(folder.glob(Path(pattern).name)) if folder.is_dir() else []
+    folder, name = _absolute(beside, pattern).parent, Path(pattern).name
+    found = sorted(path for path in folder.glob(name) if path.is_file()) if name and folder.is_dir() else []
     if not found:
         raise JobError(f'clients = "{pattern}": no file is called so in {folder.resolve()}')
     stems = [path.stem for path in found]

@@ -71,8 +71,7 @@ class Run:
         if missing:
             raise DataError(f"predicting needs a table of every silo; there is none for {listed(missing)}")
         tables = {
-            silo: [Table(silo, Path(path).stem, Path(path), self.job.silos[silo]) for path in files[silo]]
-            for silo in silos
+            silo: [Table(silo, str(path), Path(path), self.job.silos[silo]) for path in files[silo]] for silo in silos
         }
         owner = self._label_owner(tables)
         label = self.job.silos[owner].label if owner else None

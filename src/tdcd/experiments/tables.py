@@ -113,12 +113,10 @@ class TableJob:
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""
         own = self.job.silos[silo]
-        also = {own.id or "": "the ID", own.label or "": "the label"}
+        also = {own.id: "the ID", own.label: "the label", self.dealt_by(silo): "what rows are dealt by"}
         if silo in self.splits:
-            also[self.data.split_column or ""] = "what says what is held out"
-        if column := self.dealt_by(silo):
-            also[column] = "what rows are dealt by"
-        return feature_columns(self.tables[silo], also)
+            also[self.data.split_column] = "what says what is held out"
+        return feature_columns(self.tables[silo], {column: what for column, what in also.items() if column})
 
     def dealt_by(self, silo: str) -> str | None:
         """Return the column by which a silo's rows are dealt to simulated clients, if they are."""
