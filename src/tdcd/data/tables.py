@@ -175,9 +175,7 @@ class Table:
     def _no_values(self) -> Iterator[pl.Expr]:
         """Say how cells become null: texts once they are stripped, numbers by their value."""
         texts = (cs.string() | cs.categorical() | cs.enum() | cs.boolean()).cast(pl.String).str.strip_chars()
-        small = texts.str.to_lowercase()
-        nothing = ["", *(mark.strip().lower() for mark in self.settings.missing)]
-        yield pl.when(~small.is_in(nothing)).then(pl.when(small.is_in(["true", "false"])).then(small).otherwise(texts))
+        yield pl.when(~texts.is_in(sorted({"", *_spellings(self.settings.missing)}))).then(texts)
         if not self.is_csv:
             marks = _numbers(self.settings.missing)
             whole = [int(mark) for mark in marks if mark.is_integer()]
@@ -304,9 +302,10 @@ def texts_of(batch: Batch, column: str) -> pl.Series:
     series = batch.frame[column]
     if series.dtype.is_nested() or series.dtype.is_temporal() or series.dtype == pl.Binary:
         raise DataError(f"{batch.table}: column '{column}' holds {series.dtype}, which is no category")
-    if series.dtype == pl.String and column not in batch.table.settings.categories:
-        return series
-    return codes(series, batch.table)
+    if series.dtype != pl.String or column in batch.table.settings.categories:
+        series = codes(series, batch.table)
+    truths = series.is_in(sorted(_spellings(["true", "false"])))
+    return series.set(truths, None).fill_null(series.str.to_lowercase()) if truths.any() else series
 
 
 def codes(series: pl.Series, table: Table) -> pl.Series:
@@ -328,6 +327,11 @@ def mixed(table: Table, column: str, told: str) -> DataError:
         f"list it in silos.{table.silo}.missing; or, if these are categories, list the column in "
         f"silos.{table.silo}.categories"
     )
+
+
+def _spellings(words: Iterable[str]) -> set[str]:
+    """Return words as people write them, in large and small letters; to compare all cells in small ones is slow."""
+    return {how(word.strip()) for word in words for how in (str, str.lower, str.upper, str.title, str.capitalize)}
 
 
 def _numbers(texts: Iterable[str]) -> list[float]:
