@@ -281,3 +281,11 @@ def test_predicting_needs_every_silo() -> None:
 def test_a_device_that_is_not_there(device: str, says: str) -> None:
     with pytest.raises(tdcd.JobError, match=says):
         train(device=device)
+
+
+def test_a_loss_that_only_grows_is_told_before_it_is_infinite() -> None:
+    settings = tdcd.Settings(loss="squared-error", rounds=400, rate=2.0, evaluate_every=1, precision="float64")
+    silo = tdcd.Silo("a", np.arange(12.0).reshape(6, 2), [range(6)])
+    federation = tdcd.Federation.from_silos([silo], np.arange(6.0))
+    with pytest.raises(tdcd.DivergedError, match=r"the training loss grew from \S+ to \S+e\+\d+ after round \d of 400"):
+        tdcd.train(federation, tdcd.models.Linear(), settings)

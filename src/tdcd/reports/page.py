@@ -136,7 +136,9 @@ def _duration(seconds: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}" if abs(value) >= 10 else f"{value:.4f}"
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}" if abs(value) < 1e6 else f"{value:.1e}"
 
 
 def _told(value: Any) -> str:

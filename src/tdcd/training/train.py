@@ -28,6 +28,8 @@ from tdcd.training.settings import Settings
 from tdcd.training.setup import Models, Setup, check_finite, fitted, prepare, starting_blocks
 
 EngineName = Literal["local", "oracle"]
+GROWTH = 1e6
+"""A training loss that many times the first, and 1, is as good as infinite."""
 
 
 class Observer:
@@ -229,6 +231,9 @@ class _Training:
         for name, measures in (("training", found.train), ("validation", found.validation), ("test", found.test)):
             if not isfinite(measures.get("loss", 0.0)):
                 raise self._diverged(f"the {name} loss is {measures['loss']}", self.state.done)
+        first, loss = (self.history or [found])[0].train["loss"], found.train["loss"]
+        if loss > GROWTH * max(first, 1.0):
+            raise self._diverged(f"the training loss grew from {first:.4g} to {loss:.4g}", self.state.done)
         self.history.append(found)
         if self.directory:
             self.directory.record(found)
