@@ -59,6 +59,19 @@ def check_run(path: Path) -> None:
         raise RunError(f"{path} is not a run: it has no job.toml")
 
 
+def check_no_run(path: Path) -> None:
+    """Check that a directory is free for a new run.
+
+    Raises:
+        RunError: it holds one.
+    """
+    if (path / "job.toml").exists():
+        raise RunError(
+            f"{path} already holds a run; go on with it (tdcd train --resume {path}, or resume=True in Python), or "
+            "choose another directory"
+        )
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

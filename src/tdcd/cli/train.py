@@ -10,7 +10,7 @@ import typer
 
 from tdcd.cli.imports import import_path, importable
 from tdcd.errors import DivergedError, JobError, RunError, TdcdError
-from tdcd.files import check_run
+from tdcd.files import check_no_run, check_run
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
@@ -99,8 +99,8 @@ def _resolve(
         where += " (embedded)" if where in EMBEDDED else ""
         beside = file.parent if file else Path()
         importable(beside, *(import_path(beside) if (beside / "environment.json").exists() else ()))
-        if out and (out / "job.toml").exists():
-            raise RunError(f"{out} already holds a run; go on with it (tdcd train --resume {out}), or choose another")
+        if out:
+            check_no_run(out)  # before its data is read
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
     if out is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tdcd.data.arrays import Array, to_ids
+from tdcd.data.arrays import Array, places_in, to_ids
 from tdcd.data.splits import Part
 from tdcd.data.tables import Batch, Table, check_lengths, codes, ids_of, texts_of
 from tdcd.errors import DataError, listed
@@ -114,10 +114,7 @@ class Alignment:
 
     def places(self, ids: Array) -> Array:
         """Return the place of each ID among the common ones; −1 for those that not all silos have."""
-        if len(self.ids) == 0 or ids.dtype.kind != self.ids.dtype.kind:
-            return np.full(len(ids), -1)
-        places = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
-        return np.where(self.ids[places] == ids, places, -1)
+        return places_in(self.ids, ids)
 
     def verify(self, keys: Mapping[str, Sequence[Keys]], where: str) -> None:
         """Check that every client still holds the IDs that it held when they were aligned.
@@ -205,7 +202,17 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
 
 def gathered(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
     """Return what a silo's clients tell of the common IDs, in their order."""
-    values = np.concatenate([key.facts[column] for key in keys])
+    return _by_id(alignment, keys, [key.facts[column] for key in keys])
+
+
+def owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
+    """Return the number of the client that holds each common ID."""
+    return _by_id(alignment, keys, [np.full(len(key.ids), number) for number, key in enumerate(keys)])
+
+
+def _by_id(alignment: Alignment, keys: Sequence[Keys], facts: Sequence[Array]) -> Array:
+    """Bring a fact of each client's rows into the order of the common IDs."""
+    values = np.concatenate(facts)
     places = np.concatenate([alignment.places(key.ids) for key in keys])
     found = np.empty(len(alignment.ids), dtype=values.dtype)
     found[places[places >= 0]] = values[places >= 0]

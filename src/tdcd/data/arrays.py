@@ -71,6 +71,14 @@ def to_ids(values: IDs, what: str) -> Array:
     return array.astype(np.int64)
 
 
+def places_in(ordered: Array, ids: Array) -> Array:
+    """Return the place of each ID among IDs in ascending order; −1 for those that are not there."""
+    if len(ordered) == 0 or ids.dtype.kind != ordered.dtype.kind:
+        return np.full(len(ids), -1)
+    places = np.searchsorted(ordered, ids).clip(max=len(ordered) - 1)
+    return np.where(ordered[places] == ids, places, -1)
+
+
 def divisor(mean: float, deviation: float) -> float:
     """Return what standardising divides by: the deviation, or 1 where a column is constant but for rounding."""
     return deviation if deviation > 1e-13 * abs(mean) else 1.0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, shown, to_ids, to_tensor
+from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, places_in, shown, to_ids, to_tensor
 from tdcd.errors import DataError, listed, nearest
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ class Federation:
         wanted = to_ids(ids, what)
         if len(wanted) == 0:
             raise DataError(f"{what} is empty")
-        if not _comparable(self.ids, wanted):
-            raise DataError(f"{what} names IDs that the federation does not have: {listed(wanted)}")
-        places = np.searchsorted(self.ids, wanted).clip(max=len(self.ids) - 1)
-        strange = wanted[self.ids[places] != wanted]
+        places = places_in(self.ids, wanted)
+        strange = wanted[places < 0]
         if len(strange):
             raise DataError(f"{what} names IDs that the federation does not have: {listed(strange)}")
         return torch.from_numpy(np.sort(places))
@@ -221,8 +219,8 @@ def _roster(silo: Silo, common: Array) -> Roster:
             raise DataError(f"{where}, client '{client}': it holds no rows; leave it out or give it some")
         if not _comparable(common, ids):
             raise DataError(f"{where}, client '{client}': its IDs are {_sort(ids)}, the silo's {_sort(common)}")
-        places = np.searchsorted(common, ids).clip(max=len(common) - 1)
-        strange = ids[common[places] != ids]
+        places = places_in(common, ids)
+        strange = ids[places < 0]
         if len(strange):
             raise DataError(f"{where}, client '{client}': IDs without a row of features: {listed(strange)}")
         taken = owner[places] >= 0

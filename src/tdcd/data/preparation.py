@@ -79,9 +79,14 @@ class CategoryFacts:
         return cls(Counter(dict(counts.iter_rows())), values.null_count())
 
     def __add__(self, other: "CategoryFacts") -> "CategoryFacts":
-        total = Counter(self.counts)
-        total.update(other.counts)
-        return CategoryFacts(total, self.missing + other.missing)
+        total = CategoryFacts(Counter(self.counts), self.missing)
+        total += other
+        return total
+
+    def __iadd__(self, other: "CategoryFacts") -> "CategoryFacts":
+        """Add without a copy of the counts: a column may have many texts, and many batches."""
+        self.counts.update(other.counts)
+        return CategoryFacts(self.counts, self.missing + other.missing)
 
 
 Facts = NumberFacts | CategoryFacts
@@ -133,12 +138,10 @@ class Survey:
             self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
 
     def _add(self, column: str, facts: Facts) -> None:
-        known = self.facts.get(column)
-        if isinstance(known, CategoryFacts) and isinstance(facts, CategoryFacts):
-            known.counts.update(facts.counts)  # in place: a column may have many texts
-            facts = CategoryFacts(known.counts, known.missing + facts.missing)
-        elif isinstance(known, NumberFacts) and isinstance(facts, NumberFacts):
-            facts = known + facts
+        if column in self.facts:
+            known = self.facts[column]
+            known += facts  # type: ignore[operator]
+            facts = known
         if isinstance(facts, CategoryFacts) and len(facts.counts) > MOST_CATEGORIES:
             raise DataError(
                 f"{self.table}: column '{column}' holds more than {MOST_CATEGORIES:,} different texts; "

@@ -7,7 +7,7 @@ cell of a CSV file stays a text until somebody asks for a number, so that what i
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -101,11 +101,10 @@ class Table:
         return suffix == ".csv"
 
     @cached_property
-    def header(self) -> Mapping[str, int]:
-        """The names of its columns, and their places."""
+    def header(self) -> KeysView[str]:
+        """The names of its columns, in order."""
         if not self.is_csv:
-            names = self._told(lambda: self._scanned().collect_schema()).names()
-            return {name: place for place, name in enumerate(names)}
+            return dict.fromkeys(self._told(lambda: self._scanned().collect_schema()).names()).keys()
         try:
             with self.path.open(encoding="utf-8-sig", newline="") as file:
                 first = next(csv.reader(file, delimiter=self.settings.separator), [])
@@ -119,7 +118,7 @@ class Table:
         doubles = [name for name, count in Counter(names).items() if count > 1]
         if doubles:
             raise DataError(f"{self}: several columns have the same name: {listed(doubles)}")
-        return {name: place for place, name in enumerate(names)}
+        return dict.fromkeys(names).keys()
 
     @cached_property
     def rows(self) -> int:
@@ -248,7 +247,7 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
     if dates:
         values = series.cast(pl.Datetime("us")).dt.epoch("us") / _DAY
     elif series.dtype == pl.String:
-        values = _parsed(series, settings) if batch.table.is_csv else pl.Series([None] * len(series), dtype=pl.Float64)
+        values = _parsed(series, settings) if batch.table.is_csv else series.clear(len(series)).cast(pl.Float64)
         if values.null_count() == len(values):
             values = _days(series)
             dates = values.null_count() < len(values)

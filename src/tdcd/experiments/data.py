@@ -9,7 +9,7 @@ from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, Silo
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
-from tdcd.data.sets import SETS, Dataset, read, split_among
+from tdcd.data.sets import SETS, read, split_among
 from tdcd.data.splits import Part, parts_of
 from tdcd.errors import DataError, JobError, listed
 from tdcd.experiments.job import Job, SetData, TableData, known_silos
@@ -62,7 +62,7 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
     blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
     known_silos(job.silos, blocks, where)
     rows = row_splits(job, blocks, where)
-    parts = _parts(data, dataset, where)
+    parts = drawn_parts(dataset.ids, data, where, dataset.testing)
     samples, ids = split_among(dataset, blocks, parts)
     training = parts == Part.TRAIN
     silos = [
@@ -87,11 +87,10 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
     notes = []
     if dataset.columns:
         taken = np.concatenate([np.arange(len(dataset.columns))[index[-1]] for index in blocks.values()])
-        if len(set(taken.tolist())) < len(dataset.columns):
-            notes.append(
-                f"{len(set(taken.tolist()))} of {len(dataset.columns)} columns fall to silos, the others to none"
-            )
-        if len(set(taken.tolist())) < len(taken):
+        distinct = len(np.unique(taken))
+        if distinct < len(dataset.columns):
+            notes.append(f"{distinct} of {len(dataset.columns)} columns fall to silos, the others to none")
+        if distinct < len(taken):
             notes.append("some columns fall to several silos")
     return JobData(replace(federation, classes=dataset.classes, notes=tuple(notes)), samples, ids)
 
@@ -107,21 +106,17 @@ def _unequal(job: Job, federation: Federation) -> Iterator[str]:
             )
 
 
-def _parts(data: SetData, dataset: Dataset, where: str) -> Array:
-    """Choose what is held out: as the job says, else as the publisher does, else a fifth."""
-    testing = dataset.testing if data.test_fraction is None else None
-    fraction = TEST_FRACTION if data.test_fraction is None else data.test_fraction
-    parts = parts_of(dataset.ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
-    check_parts(parts, data, where)
-    return parts
-
-
-def check_parts(parts: Array, data: SetData | TableData, where: str) -> None:
-    """Check that every part that the job wants has samples."""
+def drawn_parts(ids: Array, data: SetData | TableData, where: str, testing: Array | None = None) -> Array:
+    """Choose what is held out: as the job says, else as the publisher does, else a fifth; no part may be empty."""
+    fraction = TEST_FRACTION
+    if data.test_fraction is not None:
+        fraction, testing = data.test_fraction, None
+    parts = parts_of(ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
     wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
     for part in wanted:
         if not (parts == part).any():
             raise DataError(f"{where}: the fractions in data leave no samples to {part.word}; choose others")
+    return parts
 
 
 def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:

@@ -16,7 +16,7 @@ from tdcd.data.rows import ROWS_TAGS, Equal, Rows
 from tdcd.data.sets import SETS, SetName
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import JobError, listed, nearest
-from tdcd.models import MODEL_TAGS, Model
+from tdcd.models import MODEL_TAGS, Model, ModelSpec
 from tdcd.strict import Strict, problems
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Count, Settings
@@ -173,6 +173,11 @@ class Job(Strict):
         if self.labels.positive is not None and self.training.loss != "binary-cross-entropy":
             raise ValueError("labels.positive goes with the loss binary-cross-entropy")
         return self
+
+    def model_of(self, silo: str) -> ModelSpec:
+        """Return a silo's network: its own, or that of the job."""
+        own = self.silos.get(silo)
+        return (own.model if own else None) or self.model
 
     def as_table(self) -> dict[str, Any]:
         """Return the job with every default filled in, as it is written to job.toml."""

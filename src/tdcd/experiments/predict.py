@@ -155,11 +155,10 @@ def load_run(path: Path | str) -> Run:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
     settings = job.training
-    networks = {}
-    for silo, shape in shapes.items():
-        own = job.silos.get(silo)
-        model = (own.model if own else None) or job.model
-        networks[silo] = Network(build(model, silo, shape, width, settings.seed), settings.dtype)
+    networks = {
+        silo: Network(build(job.model_of(silo), silo, shape, width, settings.seed), settings.dtype)
+        for silo, shape in shapes.items()
+    }
     initial = {silo: network.initial() for silo, network in networks.items()}
     result = Result(
         settings,

@@ -64,13 +64,12 @@ def run_job(
     for note in data.federation.notes:
         observer.noted(note)
     silos = data.federation.silos
-    models = {silo: job.silos[silo].model or job.model if silo in job.silos else job.model for silo in silos}
 
     def trained(name: str, federation: Federation, job: Job, path: Path | None) -> Result:
         observer.training(name, federation)
         return train(
             federation,
-            {silo: models[silo] for silo in federation.silos},
+            {silo: job.model_of(silo) for silo in federation.silos},
             job.training,
             validation=data.held_out.get(Part.VALIDATION),
             test=data.held_out.get(Part.TEST),

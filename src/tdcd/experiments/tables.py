@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
+from tdcd.data.alignment import Alignment, Keys, align, gathered, owners, parts_from, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
 from tdcd.data.labels import coded
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
-from tdcd.data.splits import Part, parts_of
+from tdcd.data.splits import Part
 from tdcd.data.tables import Table, feature_columns
 from tdcd.data.tabular import encoded, fitted
 from tdcd.errors import DataError, JobError, listed
-from tdcd.experiments.data import TEST_FRACTION, JobData, Told, check_parts, count, row_splits
+from tdcd.experiments.data import JobData, Told, count, drawn_parts, row_splits
 from tdcd.experiments.job import Job, TableData
 
 DEALT = "all"
@@ -48,9 +48,9 @@ class TableJob:
             files = silo.clients if isinstance(silo.clients, dict) else {DEALT: silo.file or ""}
             tables[name] = tuple(Table(name, client, Path(path), silo) for client, path in files.items())
             for table in tables[name]:
-                table.need(table.identity, "id")
-                if silo.label:
-                    table.need(silo.label, "label")
+                for key, column in (("id", silo.id), ("label", silo.label)):
+                    if column:
+                        table.need(column, key)
         column = job.data.split_column
         splits = tuple(s for s, files in tables.items() if column and any(column in table.header for table in files))
         for name in splits:
@@ -103,9 +103,7 @@ class TableJob:
         if PART in alignment.handed:
             parts = parts_from(alignment.handed[PART], self.data.split_column or "")
         else:
-            fraction = TEST_FRACTION if self.data.test_fraction is None else self.data.test_fraction
-            parts = parts_of(alignment.ids, fraction, self.data.validation_fraction or 0.0, self.data.seed)
-            check_parts(parts, self.data, where)
+            parts = drawn_parts(alignment.ids, self.data, where)
         if not (parts == Part.TRAIN).any():
             raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
         return parts
@@ -168,8 +166,10 @@ class TableJob:
         owners = {silo: self.job.silos[silo].label for silo in self.tables if self.job.silos[silo].label}
         known = {"label": owners, "part": dict.fromkeys(self.splits, self.data.split_column)}
         for what, columns in known.items():
+            if len(columns) < 2:  # nobody to contradict
+                continue
             values = {silo: gathered(alignment, keys[silo], column or "") for silo, column in columns.items()}
-            first = next(iter(values), "")
+            first = next(iter(values))
             for silo, found in values.items():
                 differ = found != values[first]
                 if differ.any():
@@ -192,7 +192,7 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
         if silo in splits
-        else roster_of(_owners(alignment, own)[parts == Part.TRAIN], [key.table.client for key in own])
+        else roster_of(owners(alignment, own)[parts == Part.TRAIN], [key.table.client for key in own])
         for silo, own in keys.items()
     }
     del keys  # a million texts take as much memory as their rows
@@ -215,15 +215,6 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
 
 def _reading(told: Told, what: str) -> Callable[[Table], None]:
     return lambda table: told(f"{what} of {table.silo}, {table.client}")
-
-
-def _owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
-    """Return the number of the client that holds each common ID."""
-    owner = np.empty(len(alignment.ids), dtype=np.int64)
-    for number, key in enumerate(keys):
-        places = alignment.places(key.ids)
-        owner[places[places >= 0]] = number
-    return owner
 
 
 def _dealt(

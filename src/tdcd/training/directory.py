@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
 from tdcd.errors import RunError, listed
-from tdcd.files import append, check_run, flat, write_atomically, write_json
+from tdcd.files import append, check_no_run, check_run, flat, write_atomically, write_json
 from tdcd.training.environment import environment
 from tdcd.training.result import Evaluation
 
@@ -82,12 +82,9 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{path}: cannot be written: {error.strerror}") from error
         try:
-            if (path / "job.toml").exists():
-                if not resume:
-                    raise RunError(
-                        f"{path} already holds a run; go on with it (tdcd train --resume {path}, or resume=True in "
-                        "Python), or choose another directory"
-                    )
+            if not resume:
+                check_no_run(path)
+            elif (path / "job.toml").exists():
                 _refuse_another(path, stored_job(path), job)
             yield cls(path, job)
         finally:

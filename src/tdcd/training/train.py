@@ -194,9 +194,11 @@ class _Training:
 
     def _stalled(self) -> bool:
         """Tell whether the validation loss has not fallen for too long."""
-        losses = [line.validation["loss"] for line in self.history if line.validation]
         patience = self.settings.patience
-        return patience is not None and bool(losses) and len(losses) - 1 - losses.index(min(losses)) >= patience
+        if patience is None or not self.history:
+            return False
+        losses = [line.validation["loss"] for line in self.history]
+        return len(losses) - 1 - losses.index(min(losses)) >= patience
 
     def _due(self, number: int) -> bool:
         """Tell whether a round is one to evaluate after."""

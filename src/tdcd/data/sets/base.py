@@ -86,7 +86,7 @@ def split_among(
     place = np.empty(len(dataset), dtype=np.int64)
     for samples in chosen.values():
         place[samples] = np.arange(len(samples))
-    offset, divisor = (np.broadcast_to(np.float32(value), dataset.shape) for value in (dataset.offset, dataset.divisor))
+    offset, scale = (np.broadcast_to(np.float32(value), dataset.shape) for value in (dataset.offset, dataset.divisor))
     out = {
         part: {silo: np.empty((len(samples), *offset[index].shape), dtype=np.float32) for silo, index in blocks.items()}
         for part, samples in chosen.items()
@@ -100,7 +100,7 @@ def split_among(
             for silo, index in blocks.items():
                 rows = piece[:, *index][mine].astype(np.float32)
                 rows -= offset[index]
-                rows /= divisor[index]
+                rows /= scale[index]
                 features[silo][place[here][mine]] = rows
     if dataset.standardise is not None:
         for silo, index in blocks.items():

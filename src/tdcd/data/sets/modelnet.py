@@ -67,10 +67,9 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
 
 def _layout(directory: Path) -> tuple[Path, bool]:
     """Find the root, and whether it has train/CLASS or CLASS/train, from where a first picture lies."""
-    picture = next((path for path in directory.rglob("*_001.png") if _PICTURE.fullmatch(path.name)), None)
+    picture = next(directory.rglob("?*_001.png"), None)
     if picture is not None:
-        match = _PICTURE.fullmatch(picture.name)
-        in_folder = match is not None and match["shape"] == picture.parent.name
+        in_folder = picture.name == f"{picture.parent.name}_001.png"
         above = picture.parent.parent if in_folder else picture.parent
         for part_first, name in ((False, above.name), (True, above.parent.name)):
             if name in ("train", "test"):
