@@ -15,9 +15,9 @@ BELOW: dict[str, set[str]] = {
     "compute": {"errors", "core", "models", "data"},
     "engines": {"errors", "core", "models", "data", "compute"},
     "training": BASE | {"core", "models", "data", "compute", "engines"},
-    "experiments": BASE | {"core", "models", "data", "compute", "engines", "training"},
-    "reports": {"errors", "files"},
-    "cli": BASE | {"core", "models", "data", "compute", "engines", "training", "experiments", "reports"},
+    "experiments": BASE | {"costs", "core", "models", "data", "compute", "engines", "training"},
+    "reports": BASE | {"costs", "core"},
+    "cli": BASE | {"costs", "core", "models", "data", "compute", "engines", "training", "experiments", "reports"},
 }
 OUTSIDE_CORE = {"pydantic", "typer", "rich", "sklearn", "matplotlib", "jinja2", "safetensors", "polars", "grpc", "ray"}
 

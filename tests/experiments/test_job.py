@@ -8,7 +8,7 @@ from tdcd import JobError, load_job, run_job
 from tdcd.data.splits import Part
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import EMBEDDED, embedded, parse_job, parse_override
-from tdcd.experiments.run import central
+from tdcd.experiments.run import plain_steps
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -131,10 +131,11 @@ def test_a_silo_of_its_own_and_the_baselines(tmp_path: Path) -> None:
 
 def test_central_training_takes_as_many_steps() -> None:
     settings = parse_job(changed(training={"rounds": 4, "local_steps": 5, "evaluate_every": 2}), "job").training
-    assert (central(settings).rounds, central(settings).local_steps, central(settings).evaluate_every) == (20, 1, 10)
+    plain = plain_steps(settings)
+    assert (plain.rounds, plain.local_steps, plain.evaluate_every) == (20, 1, 10)
     for schedule in ({"kind": "step", "every": 2}, {"kind": "theory"}, {"kind": "constant"}):
         settings = parse_job(changed(training={"rounds": 4, "local_steps": 5, "schedule": schedule}), "job").training
-        rates = [central(settings).rate_of(number) for number in range(1, 21)]
+        rates = [plain_steps(settings).rate_of(number) for number in range(1, 21)]
         assert rates == pytest.approx([settings.rate_of(1 + number // 5) for number in range(20)])
 
 

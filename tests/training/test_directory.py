@@ -74,11 +74,13 @@ WHOLE = train(None)
 def test_what_a_run_writes(tmp_path: Path) -> None:
     result = train(tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
-    assert names == {"job.toml", "environment.json", "federation.json", "history.jsonl", "checkpoint.safetensors",
-                     "blocks", "result.json"}  # fmt: skip
+    assert names == {"job.toml", "environment.json", "federation.json", "rosters.safetensors", "history.jsonl",
+                     "checkpoint.safetensors", "blocks", "result.json"}  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
-    assert all({"round", "iteration", "seconds", "train", "validation", "test"} == set(line) for line in lines)
+    assert all(
+        {"round", "iteration", "seconds", "traffic", "train", "validation", "test"} == set(line) for line in lines
+    )
     assert same(tdcd.load_blocks(tmp_path / "run"), result.blocks)
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (summary["status"], summary["round"], summary["iteration"]) == ("finished", 12, 24)

@@ -28,6 +28,7 @@ EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "
 TEMPLATES = ("tables",)
 """Jobs to fill in before they can run."""
 
+Baseline = Literal["central", "alone", "one-tier"]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -124,9 +125,9 @@ class Job(Strict):
     """Threads that may share the work; default: one for each core. The numbers do not depend on it."""
     device: str = "cpu"
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
-    baselines: list[Literal["central", "alone"]] = []
-    """What to train for comparison, with the same settings: "central" all data in one place, by as many plain steps;
-    "alone" each silo by itself."""
+    baselines: list[Baseline] = []
+    """What to train for comparison: "central" all data in one place, by as many plain steps; "alone" the same for
+    each silo by itself; "one-tier" every silo with all of its rows at one client."""
     data: Annotated[SetData | TableData, Field(discriminator="source")]
     labels: Labels = Labels()
     model: Model

@@ -1,13 +1,19 @@
-"""From a job to a trained federation."""
+"""From a job to a trained federation, and to what it is compared with.
 
-from collections.abc import Mapping
+federation   every silo, every client: the job as it stands
+one-tier     every silo, all of its rows at one client: the split into clients is gone
+central      the same by plain steps, an exchange after each: stochastic gradient descent on the joined data
+SILO alone   one silo, all of its rows at one client, by plain steps: what it can do without the others
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tdcd.data.federation import Federation
 from tdcd.data.splits import Part
-from tdcd.experiments.data import load_data
-from tdcd.experiments.job import Job
+from tdcd.experiments.data import JobData, load_data
+from tdcd.experiments.job import Baseline, Job
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
 from tdcd.training.settings import Settings
@@ -20,7 +26,7 @@ class JobResult:
 
     federation: Result
     baselines: Mapping[str, Result]
-    """What the job asked for to compare with: "central", and "SILO alone" for every silo."""
+    """What the job asked for to compare with: "central", "one-tier", and "SILO alone" for every silo."""
 
     @property
     def all(self) -> dict[str, Result]:
@@ -38,7 +44,7 @@ class JobObserver(Observer):
         """Something that the user should know of the data."""
 
     def training(self, name: str, federation: Federation) -> None:
-        """Training ``name`` ("federation", "central" or "left alone") is about to begin."""
+        """Training ``name`` ("federation", "central", "one-tier" or "left alone") is about to begin."""
 
 
 def run_job(
@@ -59,49 +65,79 @@ def run_job(
         where: How to call the job in errors.
     """
     observer = observer or JobObserver()
-    directory = Path(directory) if directory is not None else None
     data = load_data(job, where, observer.reading)
     for note in data.federation.notes:
         observer.noted(note)
-    silos = data.federation.silos
-
-    def trained(name: str, federation: Federation, job: Job, path: Path | None) -> Result:
-        observer.training(name, federation)
-        return train(
-            federation,
-            {silo: job.model_of(silo) for silo in federation.silos},
-            job.training,
-            validation=data.held_out.get(Part.VALIDATION),
-            test=data.held_out.get(Part.TEST),
-            engine=job.engine,
-            compute=job.compute,
-            workers=job.workers,
-            device=job.device,
-            directory=path,
-            resume=resume,
-            job=job.as_table(),
-            observer=observer,
-        )
-
-    def baseline(name: str, training: Settings) -> Job:
-        return job.model_copy(update={"name": f"{job.name}-{name}", "baselines": [], "training": training})
-
-    whole = trained("federation", data.federation, job, directory)
     found = {}
-    if "central" in job.baselines:
-        path = directory / "central" if directory else None
-        found["central"] = trained(
-            "central", data.federation.pooled(), baseline("central", central(job.training)), path
-        )
-    for silo in silos if "alone" in job.baselines else ():
-        path = directory / "alone" / silo if directory else None
-        part = baseline(f"{silo}-alone", job.training)
-        found[f"{silo} alone"] = trained(f"{silo} alone", data.federation.only(silo), part, path)
-    return JobResult(whole, found)
+    for variant in ("federation", *baselines(job.baselines, data.federation.silos)):
+        path = Path(directory, *subdirectory(variant)) if directory is not None else None
+        found[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
+    return JobResult(found.pop("federation"), found)
 
 
-def central(settings: Settings) -> Settings:
-    """Return the settings of central training by as many gradient steps: an exchange after each of them.
+def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:
+    """Name the variants that a list of baselines stands for: "alone" is one for every silo."""
+    return [name for kind in kinds for name in ([f"{silo} alone" for silo in silos] if kind == "alone" else [kind])]
+
+
+def subdirectory(variant: str) -> tuple[str, ...]:
+    """Return where a variant lies under a job's run directory."""
+    if variant == "federation":
+        return ()
+    return ("alone", variant.removesuffix(" alone")) if variant.endswith(" alone") else (variant,)
+
+
+def run_variant(
+    job: Job,
+    data: JobData,
+    variant: str,
+    directory: Path | None,
+    *,
+    resume: bool = False,
+    observer: JobObserver | None = None,
+    workers: int | None = None,
+) -> Result:
+    """Train one variant of a job on data that is already read."""
+    observer = observer or JobObserver()
+    federation, chosen = variant_data(data.federation, variant), variant_job(job, variant)
+    observer.training(variant, federation)
+    return train(
+        federation,
+        {silo: job.model_of(silo) for silo in federation.silos},
+        chosen.training,
+        validation=data.held_out.get(Part.VALIDATION),
+        test=data.held_out.get(Part.TEST),
+        engine=job.engine,
+        compute=job.compute,
+        workers=job.workers or workers,
+        device=job.device,
+        directory=directory,
+        resume=resume,
+        job=chosen.as_table(),
+        observer=observer,
+    )
+
+
+def variant_data(federation: Federation, variant: str) -> Federation:
+    """Return the data as a variant has it."""
+    if variant == "federation":
+        return federation
+    if variant.endswith(" alone"):
+        federation = federation.only(variant.removesuffix(" alone"))
+    return federation.pooled()
+
+
+def variant_job(job: Job, variant: str) -> Job:
+    """Return the job of a variant: for all but the federation and one tier, plain steps."""
+    if variant == "federation":
+        return job
+    training = job.training if variant == "one-tier" else plain_steps(job.training)
+    name = f"{job.name}-{variant.replace(' ', '-')}"
+    return job.model_copy(update={"name": name, "baselines": [], "training": training})
+
+
+def plain_steps(settings: Settings) -> Settings:
+    """Return the settings of as many gradient steps with an exchange after each of them.
 
     With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
     descent on the whole model.

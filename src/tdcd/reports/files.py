@@ -23,7 +23,7 @@ class RunFiles:
     result: Mapping[str, Any]
     """Empty while the run is under way."""
     baselines: Mapping[str, "RunFiles"]
-    """Runs to compare with: "central", "SILO alone"."""
+    """Runs to compare with: "central", "one-tier", "SILO alone"."""
 
     @property
     def final(self) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ def read_run(path: Path) -> RunFiles:
 
 def _read_run(path: Path) -> RunFiles:
     federation = _read(path / "federation.json", json.loads)
-    parts = {"central": path / "central"}
+    parts = {name: path / name for name in ("central", "one-tier")}
     parts |= {f"{silo['name']} alone": path / "alone" / silo["name"] for silo in federation["silos"]}
     return RunFiles(
         path=path,

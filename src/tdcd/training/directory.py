@@ -3,6 +3,7 @@
 job.toml                 the job with every default filled in; `tdcd train` takes it as it is
 environment.json         one entry a session: versions, machine, command, date
 federation.json          silos, clients, rows, networks
+rosters.safetensors      which client of each silo holds which sample; with it any run can be priced again
 history.jsonl            one evaluation a line
 checkpoint.safetensors   all blocks after some round: where `--resume` goes on
 best.safetensors         all blocks of the lowest validation loss, with keep = "best"
@@ -15,7 +16,7 @@ report.html              all of it to look at
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import tomli_w
+import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
 from tdcd.core.network import Block, Blocks
+from tdcd.core.topology import Roster
 from tdcd.errors import RunError, listed
 from tdcd.files import append, check_no_run, check_run, flat, write_atomically, write_json
 from tdcd.training.environment import environment
@@ -120,6 +123,14 @@ class RunDirectory:
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, text)
 
+    def keep_rosters(self, rosters: Mapping[str, Roster], batches: Sequence[Tensor]) -> None:
+        """Write who holds which sample, and the mini-batches where they were not drawn from the seed."""
+        tensors = {f"owner/{silo}": _smallest(roster.owner) for silo, roster in rosters.items()}
+        for number, batch in enumerate(batches, start=1):
+            tensors[f"batch/{number}"] = batch
+        names = {silo: list(roster.clients) for silo, roster in rosters.items()}
+        write_atomically(self.path / "rosters.safetensors", _packed(tensors, {"clients": json.dumps(names)}))
+
     def record(self, evaluation: Evaluation) -> None:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
         append(self._history, _line(evaluation))
@@ -169,6 +180,13 @@ class RunDirectory:
         """Write every hub's block and how the run ended."""
         save_blocks(self.path / "blocks", blocks)
         write_json(self.path / "result.json", result)
+
+
+def wait_until_free(path: Path, seconds: float) -> None:
+    """Wait for whoever still writes to a run directory; after so many seconds, go on all the same."""
+    if (path / ".lock").exists():
+        with suppress(Timeout), FileLock(path / ".lock", timeout=seconds):
+            pass
 
 
 def save_blocks(directory: Path, blocks: Blocks) -> None:
@@ -260,6 +278,14 @@ def _nested(tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
 
 def _line(evaluation: Evaluation) -> str:
     return json.dumps(evaluation.as_dict())
+
+
+def _smallest(numbers: Tensor) -> Tensor:
+    """Return numbers from 0 up in the smallest type that has room for them."""
+    largest = int(numbers.max())
+    return numbers.to(
+        next(t for t in (torch.uint8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max)
+    )
 
 
 def _packed(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.compute.whole import embed_whole
+from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
 from tdcd.core.round import summed
@@ -29,6 +30,8 @@ class Evaluation:
     """Local steps so far: round × Q."""
     seconds: float
     """Wall time of the training so far, over all its sessions."""
+    traffic: Traffic
+    """Bytes that the rounds so far have sent."""
     train: Mapping[str, float]
     """Loss and metrics on all training rows."""
     validation: Mapping[str, float] = field(default_factory=dict)
@@ -43,6 +46,7 @@ class Evaluation:
             round=int(line["round"]),
             iteration=int(line["iteration"]),
             seconds=float(line["seconds"]),
+            traffic=Traffic(**{str(way): int(sent) for way, sent in line["traffic"].items()}),
             train={str(name): float(value) for name, value in line["train"].items()},
             validation={str(name): float(value) for name, value in line["validation"].items()},
             test={str(name): float(value) for name, value in line["test"].items()},

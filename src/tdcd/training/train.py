@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
+from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
@@ -101,6 +102,7 @@ def train(
         settings=settings,
         engine=_engine(engine, setup, compute, workers or cores()),
         batch_of=_batches(federation, settings, batches),
+        ledger=_ledger(federation, setup, settings),
         observer=observer or Observer(),
         state=_State(0, starting_blocks(setup.networks, initial)),
     )
@@ -110,7 +112,9 @@ def train(
             job = job or given | {"training": settings.model_dump(exclude_none=True)}
             training.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
             training.inputs = _fingerprints(federation, training, batches)
-            training.go_on(description(federation, setup, settings, training.engine))
+            training.go_on(description(federation, setup, settings, training.engine, training.ledger))
+            given_batches = [training.batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
+            training.directory.keep_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
                 training.directory.attach(f"preparation/{silo}.json", made.to_json())
         return training.run()
@@ -125,8 +129,11 @@ class _Training:
     engine: Engine
     batch_of: Callable[[int], Tensor]
     """The mini-batch of a round."""
+    ledger: Ledger
     observer: Observer
     state: _State
+    traffic: Traffic = field(default_factory=Traffic)
+    """What the rounds so far have sent."""
     history: list[Evaluation] = field(default_factory=list)
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -151,6 +158,7 @@ class _Training:
             check_finite(blocks, self.setup.networks, f"{file}: ")
             self.state = _State(checkpoint.round, blocks)
             self.before = checkpoint.seconds
+            self.traffic = sum(map(self._sent, range(1, checkpoint.round + 1)), Traffic())
             best = self.directory.load_best()
             if best and best.round <= checkpoint.round:  # a later one will be found again
                 self.best = replace(best, blocks=fitted(best.blocks, self.state.blocks, str(where / BEST)))
@@ -212,6 +220,11 @@ class _Training:
         if broken:
             raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
         self.state = _State(number, blocks)
+        self.traffic += self._sent(number)
+
+    def _sent(self, number: int) -> Traffic:
+        """Return what a round sends."""
+        return self.ledger.traffic(self.ledger.rows(self.batch_of(number).numpy()))
 
     def _not_finite(self, blocks: Blocks) -> str:
         """Return the name of a silo whose numbers left the finite ones, if any did."""
@@ -226,6 +239,7 @@ class _Training:
             round=self.state.done,
             iteration=self.state.done * self.settings.local_steps,
             seconds=round(self._seconds(), 3),
+            traffic=self.traffic,
             train=self._measured(self.setup.train),
             validation=self._measured(self.setup.validation) if self.setup.validation else {},
             test=self._measured(self.setup.test) if self.setup.test else {},
@@ -316,7 +330,9 @@ def _check_arguments(
         raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
-def description(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
+def description(
+    federation: Federation, setup: Setup, settings: Settings, engine: Engine, ledger: Ledger
+) -> dict[str, Any]:
     """Describe who takes part, for federation.json."""
     return {
         "samples": len(federation),
@@ -326,12 +342,14 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
         "classes": list(federation.classes),
         "notes": list(federation.notes),
         "embedding": setup.width,
+        "embedding_bytes": ledger.row,
         "silos": [
             {
                 "name": silo,
                 "row_shape": list(task.features.shape[1:]),
                 "network": setup.told[silo],
                 "parameters": sum(p.numel() for p in task.network.module.parameters()),
+                "block_bytes": ledger.blocks[silo],
                 "compute": engine.paths[silo],
                 "columns": [
                     {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
@@ -345,6 +363,18 @@ def description(federation: Federation, setup: Setup, settings: Settings, engine
             for silo, task in setup.tasks.items()
         ],
     }
+
+
+def _ledger(federation: Federation, setup: Setup, settings: Settings) -> Ledger:
+    return Ledger(
+        owners={silo: roster.owner.numpy() for silo, roster in federation.rosters.items()},
+        clients={silo: len(roster.clients) for silo, roster in federation.rosters.items()},
+        blocks={
+            silo: sum(tensor.nbytes for tensor in network.initial().values())
+            for silo, network in setup.networks.items()
+        },
+        row=setup.width * settings.dtype.itemsize,
+    )
 
 
 def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) -> Engine:

@@ -1,0 +1,40 @@
+"""What time things take in a simulation: the paper's t_comm and t_comp, and more."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tdcd.strict import Strict
+
+Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Costs(Strict):
+    """Times in units of your choice: steps, as in the paper, or seconds.
+
+    The defaults are the paper's formula with t_comm = 10: a round takes 3·t_comm + Q·t_comp.
+    """
+
+    client_latency: Time = 10.0
+    """A round trip between a hub and a client; there are two in a round."""
+    hub_latency: Time = 10.0
+    """A round trip between two hubs; there is one in a round, where there are several silos."""
+    step: Time = 1.0
+    """t_comp, one local step."""
+    client_bandwidth: Positive | None = None
+    """Bytes a unit of time on every client's line; default: no limit."""
+    hub_bandwidth: Positive | None = None
+    """Bytes a unit of time on every hub's line to the other hubs; default: no limit."""
+    slow_clients: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """About this part of the clients are slow."""
+    slowdown: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """How many times as long a step takes a slow client."""
+    speeds: dict[str, Positive] = {}
+    """Speeds of single clients by "SILO/CLIENT": 0.5 takes twice as long for a step."""
+    seed: Annotated[int, Field(ge=0)] = 2021
+    """Chooses who is slow."""
+
+    def at(self, t_comm: float) -> "Costs":
+        """Return the same with one latency for both tiers, as in the paper."""
+        return self.model_copy(update={"client_latency": t_comm, "hub_latency": t_comm})

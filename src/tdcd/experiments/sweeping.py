@@ -1,0 +1,243 @@
+"""Run a sweep: first what chooses rates, then every combination with every seed.
+
+    SWEEP/sweep.json         the plan: what each run varies, the rates tried and chosen, how runs ended
+    SWEEP/trials/…           short runs that choose rates
+    SWEEP/runs/…             a run directory each
+
+Starting a sweep again goes on with it: runs that have ended stay as they are, others go on from their checkpoints. So a
+sweep can also grow: with more seeds or values in its file, only what is new is run.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tdcd.compute import cores
+from tdcd.errors import JobError, RunError, listed
+from tdcd.experiments.job import Job
+from tdcd.experiments.processes import Processes, processes
+from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, runs, trials
+from tdcd.files import write_json
+from tdcd.training.directory import differences, read_history, stored_job
+
+ENDED = ("finished", "diverged")
+
+
+class SweepObserver:
+    """Is told how a sweep goes. Override what you want to see."""
+
+    def reading(self, job: str) -> None:
+        """The data is about to be read for the first time."""
+
+    def planned(self, what: str, names: Sequence[str], done: Sequence[str], iterations: Mapping[str, int]) -> None:
+        """Trials or runs are about to be trained; those in ``done`` have ended before."""
+
+    def began(self, name: str) -> None:
+        """A run begins, or goes on."""
+
+    def advanced(self, name: str, iteration: int, loss: float | None) -> None:
+        """A run goes on."""
+
+    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+        """A run has ended, as its result.json tells."""
+
+    def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:
+        """A rate was chosen; none if all of them diverged."""
+
+
+@dataclass
+class _Sweeping:
+    """A sweep under way."""
+
+    sweep: Sweep
+    directory: Path
+    workers: Processes
+    observer: SweepObserver
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    def train(self, what: str, wanted: Sequence[SweepRun]) -> None:
+        """Train what has not ended before."""
+        missing = [run for run in wanted if not ended(self.directory / run.name, run)]
+        names = [run.name for run in wanted]
+        waiting = {run.name for run in missing}
+        done = [name for name in names if name not in waiting]
+        steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
+        self.observer.planned(what, names, done, steps)
+
+        def told(number: int, answer: Mapping[str, Any]) -> None:
+            run = missing[number]
+            if answer["event"] == "began":
+                self.observer.began(run.name)
+            elif answer["event"] == "progress":
+                self.observer.advanced(run.name, answer["iteration"], answer["loss"])
+            else:
+                self.observer.ended(run.name, result(self.directory / run.name))
+
+        self.workers.each([_task(run, self.directory / run.name) for run in missing], told)
+
+    def choose(self, tried: Mapping[str, Mapping[float, SweepRun]]) -> dict[str, float | None]:
+        """Choose the rate with the lowest training loss for every combination that tried some."""
+        chosen = {}
+        for name, candidates in tried.items():
+            losses = {rate: final_loss(self.directory / run.name) for rate, run in candidates.items()}
+            best = min(losses, key=lambda rate: losses[rate])
+            chosen[name] = best if losses[best] < inf else None
+            self.observer.chose(name, chosen[name], losses)
+        return chosen
+
+
+def run_sweep(
+    sweep: Sweep,
+    directory: Path | str,
+    *,
+    jobs: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    observer: SweepObserver | None = None,
+    where: str = "sweep",
+) -> None:
+    """Run a sweep, or go on with it.
+
+    Args:
+        sweep: What to run.
+        directory: Where its runs lie.
+        jobs: How many runs at once, each in a process of its own; default: one for each core.
+        overrides: Settings that replace the sweep's, by their dotted names: ``{"data.directory": "cifar"}``.
+        observer: Is told how it goes.
+        where: How to call the sweep in errors.
+
+    Raises:
+        TdcdError: a run failed, or the directory holds a run of another job; the message names it.
+        KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
+    """
+    observer, path = observer or SweepObserver(), Path(directory)
+    silos = dict.fromkeys(case["name"] for case in sweep.cases) if sweep.cases else {"": None}
+    first = list(combinations(sweep, where, overrides or {}, {}))  # checks every job before anything is read
+    jobs = min(jobs or cores(), max(1, len(first) * len(sweep.seeds)))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / ".lock", timeout=0)
+        with lock, processes(jobs, max(1, cores() // jobs)) as workers:
+            names: dict[str, list[str]] = {}
+            if "alone" in sweep.baselines:
+                asked = {case: next(c.job for c in first if c.values.get("case", "") == case) for case in silos}
+                names = _silos(asked, workers, observer, where)
+            _run(sweep, list(combinations(sweep, where, overrides or {}, names)), path, workers, observer)
+    except Timeout as error:
+        raise RunError(f"{path} is in use by another sweep; wait until that ends, or stop it") from error
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Processes, observer: SweepObserver) -> None:
+    names = [combination.name for combination in wanted]
+    if len(set(names)) < len(names):
+        doubles = sorted({name for name in names if names.count(name) > 1})
+        raise JobError(f"{sweep.name}: two combinations would have the same name: {listed(doubles)}")
+    under_way = _Sweeping(sweep, path, workers, observer)
+    tried = {combination.name: trials(sweep, combination) for combination in wanted} if sweep.select else {}
+    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, None))
+    if tried:
+        under_way.train("trials", [run for candidates in tried.values() for run in candidates.values()])
+    rates = under_way.choose(tried)
+    known = {c.name: runs(sweep, c, rates.get(c.name)) for c in wanted if rates.get(c.name, 0.0) is not None}
+    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, rates))
+    under_way.train("runs", [own[seed] for seed in sweep.seeds for own in known.values()])
+    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, rates))
+
+
+def _silos(asked: Mapping[str, Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, list[str]]:
+    """Return the silos of every case: the data must be read to know them."""
+    found: dict[str, list[str]] = {}
+    cases = list(asked)
+
+    def told(number: int, answer: Mapping[str, Any]) -> None:
+        if answer["event"] == "done":
+            found[cases[number]] = answer["silos"]
+
+    observer.reading(next(iter(asked.values())).name)
+    workers.each([{"do": "silos", "where": where, "job": job.as_table()} for job in asked.values()], told)
+    return found
+
+
+def _task(run: SweepRun, path: Path) -> dict[str, Any]:
+    return {
+        "do": "train",
+        "where": run.name,
+        "job": run.job.as_table(),
+        "variant": run.variant,
+        "steps": run.stored.training.local_steps,
+        "run": str(path),
+    }
+
+
+def _plan(
+    sweep: Sweep,
+    path: Path,
+    wanted: Iterable[Combination],
+    tried: Mapping[str, Mapping[float, SweepRun]],
+    rates: Mapping[str, float | None] | None,
+) -> dict[str, Any]:
+    """Return what sweep.json holds."""
+    known = rates is not None
+    return {
+        "sweep": sweep.model_dump(exclude_none=True),
+        "lines": sweep.lines,
+        "combinations": [
+            {
+                "name": combination.name,
+                "variant": combination.variant,
+                "values": dict(combination.values),
+                "trials": [
+                    {"rate": rate, "path": run.name, "loss": _finite(final_loss(path / run.name)) if known else None}
+                    for rate, run in tried.get(combination.name, {}).items()
+                ],
+                "rate": (rates or {}).get(combination.name) if tried else combination.job.training.rate,
+                "runs": [{"seed": seed, "path": run.name} for seed, run in runs(sweep, combination, None).items()],
+            }
+            for combination in wanted
+        ],
+    }
+
+
+def ended(path: Path, run: SweepRun) -> bool:
+    """Tell whether a run has ended; one of another job is refused.
+
+    Raises:
+        RunError: the directory holds a run of another job.
+    """
+    if not (path / "job.toml").exists():
+        return False
+    changed = differences(stored_job(path), run.stored.as_table())
+    if changed:
+        raise RunError(
+            f"{path} was run with other settings; choose another directory for this sweep, or remove that run. "
+            "It differs in:\n  " + "\n  ".join(changed)
+        )
+    return result(path).get("status") in ENDED
+
+
+def result(path: Path) -> dict[str, Any]:
+    """Read how a run ended; nothing if it has not."""
+    file = path / "result.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file}: damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise RunError(f"{file}: damaged: it is no table")
+    return found
+
+
+def final_loss(path: Path) -> float:
+    """Return the training loss a run ended with; infinite if it diverged."""
+    history = read_history(path / "history.jsonl")
+    return history[-1].train["loss"] if result(path).get("status") == "finished" and history else inf
+
+
+def _finite(value: float) -> float | None:
+    return value if value < inf else None

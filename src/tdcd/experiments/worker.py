@@ -1,0 +1,114 @@
+"""A process of a sweep that trains one run after another: ``python -m tdcd.experiments.worker``.
+
+It is told what to do in lines of JSON on its standard input and answers on its standard output. When its input ends,
+because the sweep is over or is no more, it writes a checkpoint of what it is at and goes.
+
+    {"do": "silos", "job": …}                              -> {"event": "done", "silos": […]}
+    {"do": "train", "job": …, "variant": …, "run": path}   -> {"event": "progress", …} … {"event": "done", "status": …}
+"""
+
+import _thread
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from tdcd.compute import cores
+from tdcd.errors import DivergedError, TdcdError
+from tdcd.experiments.data import JobData, load_data
+from tdcd.experiments.job import Job, parse_job
+from tdcd.experiments.run import JobObserver, run_variant
+from tdcd.training.directory import wait_until_free
+from tdcd.training.result import Evaluation
+
+EVERY = 0.3
+"""Seconds between two words of progress."""
+PATIENCE = 60.0
+"""Seconds to wait for the process of an earlier sweep that is still writing its checkpoint."""
+
+
+class Worker(JobObserver):
+    """Does what it is told; also watches its own training, to tell how it goes."""
+
+    def __init__(self, out: TextIO, threads: int) -> None:
+        self.out = out
+        self.threads = threads
+        self.data: tuple[str, JobData] | None = None
+        self.steps = 1
+        self.loss: float | None = None
+        self.told = 0.0
+
+    def serve(self, tasks: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
+        """Do tasks until there are no more."""
+        while (task := tasks.get()) is not None:
+            try:
+                self._say(event="done", **self._do(task))
+            except TdcdError as error:
+                self._say(event="failed", message=str(error))
+
+    def advanced(self, done: int) -> None:
+        """See Observer."""
+        now = time.monotonic()
+        if now - self.told >= EVERY:
+            self.told = now
+            self._say(event="progress", iteration=done * self.steps, loss=self.loss)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See Observer."""
+        self.loss = evaluation.train["loss"]
+
+    def _do(self, task: dict[str, Any]) -> dict[str, Any]:
+        job = parse_job(task["job"], task["where"])
+        if task["do"] == "silos":
+            return {"silos": list(self._read(job).federation.silos)}
+        self.steps, self.loss, self.told = task["steps"], None, 0.0
+        run = Path(task["run"])
+        wait_until_free(run, PATIENCE)
+        try:
+            run_variant(job, self._read(job), task["variant"], run, resume=True, observer=self, workers=self.threads)
+        except DivergedError:
+            return {"status": "diverged"}
+        return {"status": "finished"}
+
+    def _read(self, job: Job) -> JobData:
+        """Read a job's data, unless it is what was read last."""
+        table = job.as_table()
+        key = json.dumps([table["data"], table["silos"], table["labels"]])
+        if not self.data or self.data[0] != key:
+            self.data = None  # two at once may not fit
+            self.data = key, load_data(job)
+        return self.data[1]
+
+    def _say(self, **facts: Any) -> None:
+        print(json.dumps(facts), file=self.out, flush=True)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    threads = int(sys.argv[1])
+    torch.set_num_threads(threads)
+    tasks: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            tasks.put(json.loads(line))
+        tasks.put(None)
+        _thread.interrupt_main()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        Worker(out, min(threads, cores())).serve(tasks)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
