@@ -11,15 +11,17 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Costs(Strict):
-    """Times in units of your choice: steps, as in the paper, or seconds.
+    """Times in units of your choice: local steps, as in the paper, or seconds.
 
-    The defaults are the paper's formula with t_comm = 10: a round takes 3·t_comm + Q·t_comp.
+    The defaults are the paper's formula: a round takes 3·t_comm + Q·t_comp.
     """
 
-    client_latency: Time = 10.0
-    """A round trip between a hub and a client; there are two in a round."""
-    hub_latency: Time = 10.0
-    """A round trip between two hubs; there is one in a round, where there are several silos."""
+    t_comm: Time = 10.0
+    """The time of a round trip, which the latencies of both tiers are multiples of."""
+    client_latency: Time = 1.0
+    """A round trip between a hub and a client, in t_comm; there are two in a round."""
+    hub_latency: Time = 1.0
+    """A round trip between two hubs, in t_comm; there is one in a round, where there are several silos."""
     step: Time = 1.0
     """t_comp, one local step."""
     client_bandwidth: Positive | None = None
@@ -36,5 +38,5 @@ class Costs(Strict):
     """Chooses who is slow."""
 
     def at(self, t_comm: float) -> "Costs":
-        """Return the same with one latency for both tiers, as in the paper."""
-        return self.model_copy(update={"client_latency": t_comm, "hub_latency": t_comm})
+        """Return the same for another t_comm."""
+        return self.model_copy(update={"t_comm": t_comm})

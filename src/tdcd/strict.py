@@ -1,6 +1,7 @@
 """The base of every settings class: frozen, no unknown keys, and errors that name the nearest right key."""
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,3 +63,14 @@ def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iter
         elif problem["type"] not in ("unknown_key", "missing", "value_error"):
             message += f" (is {problem['input']!r})"
         yield f"{place}: {message}" if place else message
+
+
+def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
+    """Read ``training.rate=0.1`` as a key and a TOML value; a bare word is a text."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise JobError(f"{option} {text}: write it as KEY=VALUE, such as training.rate=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

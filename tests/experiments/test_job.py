@@ -7,8 +7,9 @@ import tomli_w
 from tdcd import JobError, load_job, run_job
 from tdcd.data.splits import Part
 from tdcd.experiments.data import load_data
-from tdcd.experiments.job import EMBEDDED, embedded, parse_job, parse_override
+from tdcd.experiments.job import EMBEDDED, embedded, parse_job
 from tdcd.experiments.run import plain_steps
+from tdcd.strict import parse_setting
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -92,12 +93,12 @@ def test_overrides() -> None:
     assert job.training.rounds == 7
     assert job.training.schedule.kind == "theory"
     assert {silo.clients for silo in job.silos.values()} == {4}
-    assert parse_override("training.rate=0.5") == ("training.rate", 0.5)
-    assert parse_override("model.hidden=[1, 2]") == ("model.hidden", [1, 2])
-    assert parse_override("training.averaging=samples") == ("training.averaging", "samples")
-    assert parse_override('name="x y"') == ("name", "x y")
+    assert parse_setting("training.rate=0.5") == ("training.rate", 0.5)
+    assert parse_setting("model.hidden=[1, 2]") == ("model.hidden", [1, 2])
+    assert parse_setting("training.averaging=samples") == ("training.averaging", "samples")
+    assert parse_setting('name="x y"') == ("name", "x y")
     with pytest.raises(JobError, match="KEY=VALUE"):
-        parse_override("training.rate")
+        parse_setting("training.rate")
     with pytest.raises(JobError, match="'name' is a value in the job, not a table"):
         load_job("digits", {"name.first": 1})
 

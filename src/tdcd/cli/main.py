@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tdcd import __version__
-from tdcd.cli import align, check, data, init, predict, report, train
+from tdcd.cli import align, check, compare, data, init, predict, report, reproduce, sweep, train
 from tdcd.errors import TdcdError
 
 app = typer.Typer(
@@ -43,6 +43,9 @@ app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("check", epilog=check.EXAMPLES)(check.command)
 app.command("align", epilog=align.EXAMPLES)(align.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
+app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
+app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
+app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)
 app.add_typer(data.app, name="data")
 

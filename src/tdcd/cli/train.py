@@ -65,7 +65,7 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Train a federation as a job file says, and write a run directory with a report."""
-    from tdcd.experiments.job import parse_override
+    from tdcd.strict import parse_setting
 
     if quiet and json:
         raise JobError("--quiet and --json exclude each other")
@@ -81,7 +81,7 @@ def command(
         "workers": workers,
         "device": device,
     }
-    overrides: dict[str, Any] = dict(parse_override(text) for text in settings or [])
+    overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     overrides |= {key: value for key, value in named.items() if value is not None}
     chosen, where, directory = _resolve(job, resume, out, overrides, clients)
     _train(chosen, where, directory, resume is not None, quiet, json)

@@ -227,17 +227,6 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
         raise JobError("\n".join(f"{where}: {problem}" for problem in found)) from error
 
 
-def parse_override(text: str) -> tuple[str, Any]:
-    """Read ``training.rate=0.1`` as a key and a TOML value; a bare word is a text."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise JobError(f"--set {text}: write it as KEY=VALUE, such as training.rate=0.1")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
 def embedded(name: str) -> str:
     """Return the text of a job that comes with tdcd."""
     return files("tdcd.experiments").joinpath("jobs", f"{name}.toml").read_text(encoding="utf-8")

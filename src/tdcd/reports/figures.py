@@ -1,13 +1,14 @@
-"""Curves as SVG, drawn by matplotlib."""
+"""Figures, drawn by matplotlib."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: distinct to colour-blind readers."""
@@ -33,34 +34,122 @@ class Curve:
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    """The band around it, where several runs make one line."""
+    colour: int | str | None = None
+    """Which of the colours, or one of its own; default: its place among the curves."""
+    kind: Literal["main", "thin", "level"] = "main"
+    """"thin" stands back; "level" is one height, whatever x."""
 
 
-def curves(name: str, curves: Sequence[Curve], x: str, y: str, *, logarithmic: bool = False) -> str:
-    """Draw curves in one figure and return it as an ``<svg>`` element. ``name`` keeps its inner IDs apart."""
-    with matplotlib.rc_context({**_RC, "svg.hashsalt": name}):
-        figure = Figure(figsize=(5.2, 3.3), layout="constrained")
+@dataclass(frozen=True)
+class Picture:
+    """A figure that can be written in several formats."""
+
+    name: str
+    """Its file's name; also keeps the inner IDs of several figures on a page apart."""
+    caption: str
+    x: str
+    y: str
+    curves: Sequence[Curve]
+    logarithmic: Literal["", "y", "xy"] = ""
+    limit: float | None = None
+    """Where x ends, if some curves go much further than others."""
+
+    def svg(self) -> str:
+        """Return an ``<svg>`` element."""
+        return _svg(self._figure, self.name, f"{self.y} over {self.x}")
+
+    def png(self) -> bytes:
+        """Return a PNG, large enough for print."""
+        return _png(self._figure)
+
+    def _figure(self) -> Figure:
+        figure = Figure(figsize=(5.2, 3.5), layout="constrained")
         axes = figure.add_subplot()
-        for index, curve in enumerate(curves):
+        axes.set_xlabel(self.x)
+        axes.set_ylabel(self.y)
+        for index, curve in enumerate(self.curves):
+            chosen = index if curve.colour is None else curve.colour
+            colour = COLOURS[chosen % len(COLOURS)] if isinstance(chosen, int) else chosen
+            style: Any = STYLES[chosen % len(STYLES)] if isinstance(chosen, int) else (0, (4, 2))
+            if curve.kind == "level":
+                axes.axhline(curve.y[-1], label=curve.label, color=colour, linestyle=style, linewidth=1.2, zorder=1)
+                continue
             axes.plot(
                 curve.x,
                 curve.y,
                 label=curve.label,
-                color=COLOURS[index % len(COLOURS)],
-                linestyle=STYLES[index % len(STYLES)],
-                linewidth=2.4 if index == 0 else 1.8,
+                color=colour,
+                linestyle=style if curve.kind == "main" else (0, (1, 1)),
+                linewidth=2.0 if curve.kind == "main" else 1.1,
                 marker="o" if len(curve.x) == 1 else None,
             )
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        if logarithmic:
+            if curve.low is not None and curve.high is not None:
+                axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+        if "y" in self.logarithmic:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if self.logarithmic == "y" else (1,)))
             axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
             axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if len(curves) > 1:
-            axes.legend(frameon=False)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        if "x" in self.logarithmic:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            if self.limit:
+                axes.set_xlim(right=self.limit, left=-0.02 * self.limit)
+        if len(self.curves) > 1:
+            axes.legend(frameon=False, fontsize="small", ncols=2 if len(self.curves) > 6 else 1)
+        return figure
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Parts of a whole for several lines, as bars that lie on top of each other."""
+
+    name: str
+    caption: str
+    x: str
+    labels: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    """A value for every label, by the name of the part."""
+
+    def svg(self) -> str:
+        """Return an ``<svg>`` element."""
+        return _svg(self._figure, self.name, f"{self.x} by {', '.join(self.parts)}")
+
+    def png(self) -> bytes:
+        """Return a PNG, large enough for print."""
+        return _png(self._figure)
+
+    def _figure(self) -> Figure:
+        figure = Figure(figsize=(5.2, 1.3 + 0.32 * len(self.labels)), layout="constrained")
+        axes = figure.add_subplot()
+        done = [0.0] * len(self.labels)
+        for index, (name, values) in enumerate(self.parts.items()):
+            colour, hatch = COLOURS[index], ("", "//", "..")[index % 3]
+            axes.barh(self.labels, values, left=done, label=name, color=colour, hatch=hatch, edgecolor="white")
+            done = [before + value for before, value in zip(done, values, strict=True)]
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(self.x)
+        figure.legend(frameon=False, fontsize="small", loc="outside lower center", ncols=3)
+        return figure
+
+
+def _svg(draw: Callable[[], Figure], name: str, told: str) -> str:
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**_RC, "svg.hashsalt": name}):
+        draw().savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{y} over {x}" ', 1)
+    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(told)}" ', 1)
+
+
+def _png(draw: Callable[[], Figure]) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_RC):
+        draw().savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+    return buffer.getvalue()

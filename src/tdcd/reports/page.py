@@ -1,93 +1,115 @@
 """A run as one HTML page that opens anywhere, without a network."""
 
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
-from tdcd.reports.figures import Curve, curves
+from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.files import RunFiles, read_run
+from tdcd.reports.pricing import times
 from tdcd.reports.topology import SHOWN, topology
+from tdcd.reports.words import WAYS, Table, duration, label, number, size, time, told
 
-LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
-          "r2": "R²"}  # fmt: skip
 PREFERRED = ("accuracy", "auroc", "r2")
 """Which metric is drawn, by preference; AUROC comes first where the loss is binary."""
+T_COMM = (10.0, 100.0)
+"""The paper's latencies."""
 
 
-def write_report(run: Path | str) -> Path:
-    """Write a run's ``report.html`` from its files and return its path."""
+def write_report(run: Path | str, *, t_comm: Sequence[float] = T_COMM, costs: Costs | None = None) -> Path:
+    """Write a run's ``report.html`` from its files and return its path.
+
+    Args:
+        run: The run directory.
+        t_comm: Latencies to tell the run's time for.
+        costs: What else takes time; default: as in the paper.
+    """
     files = read_run(Path(run))
     page = files.path / "report.html"
     try:
-        text = render(files)
+        text = render(files, t_comm, costs or Costs())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
     write_atomically(page, text)
     return page
 
 
-def render(run: RunFiles) -> str:
+def render(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> str:
     """Return the page."""
-    metric = _metric(run)
+    metric = metric_of(run)
     runs = {"federation": run, **run.baselines}
-    template = Environment(loader=PackageLoader("tdcd.reports"), autoescape=True).get_template("run.html")
-    return template.render(
+    return fill(
+        "run.html",
+        title=run.job.get("name", "run"),
         run=run,
         status=run.result.get("status", "under way"),
         cards=list(_cards(run, metric)),
-        topology=Markup(topology(run.federation["silos"])),  # noqa: S704
-        unseen=any(len(silo["clients"]) > SHOWN for silo in run.federation["silos"]),
-        silos=[_silo(silo) for silo in run.federation["silos"]],
-        figures=[Markup(svg) for svg in _figures(runs, metric)],  # noqa: S704
+        figures=[Markup(picture.svg()) for picture in pictures(run)],  # noqa: S704
         results=_results(runs, metric),
-        settings=[(key, _told(value)) for key, value in flat(run.job)],
-        session=run.sessions[0],
-        resumed=len(run.sessions) - 1,
+        costs=_costs(runs, t_comm, costs),
+        settings=[(key, told(value)) for key, value in flat(run.job)],
+        **who(run),
     )
 
 
-def label(metric: str) -> str:
-    """Return a metric's name as people write it."""
-    return LABELS.get(metric, metric.replace("_", " "))
+def fill(template: str, **values: Any) -> str:
+    """Fill in a template; texts are escaped."""
+    return Environment(loader=PackageLoader("tdcd.reports"), autoescape=True).get_template(template).render(**values)
 
 
-def _metric(run: RunFiles) -> str:
+def who(run: RunFiles) -> dict[str, Any]:
+    """Return what the parts of a page about participants and the machine need."""
+    silos = run.federation["silos"]
+    return {
+        "topology": Markup(topology(silos)),  # noqa: S704
+        "unseen": any(len(silo["clients"]) > SHOWN for silo in silos),
+        "silos": [_silo(silo) for silo in silos],
+        "session": run.sessions[0],
+        "resumed": len(run.sessions) - 1,
+    }
+
+
+def metric_of(run: RunFiles) -> str:
+    """Return the metric that stands for all; none if there were no test samples."""
     test = run.history[-1]["test"] if run.history else {}
     order = ("auroc", *PREFERRED) if run.federation["loss"] == "binary-cross-entropy" else PREFERRED
     return next((name for name in order if name in test), "")
+
+
+def pictures(run: RunFiles) -> Iterator[Picture]:
+    """Yield the figures of a run."""
+    if not run.history:
+        return
+    metric = metric_of(run)
+    sets = [part for part in ("train", "validation", "test") if run.history[0][part]]
+    losses = [_curve(part, run, part, "loss") for part in sets]
+    positive = all(value > 0 for curve in losses for value in curve.y)
+    yield Picture("loss", "", "local steps", "loss", losses, "y" if positive else "")
+    if metric:
+        runs = {"federation": run, **run.baselines}
+        shown = [_curve(name, part, "test", metric) for name, part in runs.items() if part.history]
+        yield Picture("metric", "", "local steps", f"test {label(metric)}", shown)
 
 
 def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
     if run.history:
         last = run.final
         if metric:
-            yield f"test {label(metric)}", _number(last["test"][metric])
-        yield "training loss", _number(last["train"]["loss"])
+            yield f"test {label(metric)}", number(last["test"][metric])
+        yield "training loss", number(last["train"]["loss"])
         yield "rounds", f"{last['round']:,}"
         yield "local steps", f"{last['iteration']:,}"
-        yield "time", _duration(last["seconds"])
+        yield "time", duration(last["seconds"])
+        yield "sent in all", size(sum(run.history[-1]["traffic"].values()))
     yield "silos", str(len(run.federation["silos"]))
     yield "clients", f"{sum(len(silo['clients']) for silo in run.federation['silos']):,}"
     yield "samples", f"{run.federation['samples']:,}"
-
-
-def _figures(runs: Mapping[str, RunFiles], metric: str) -> Iterator[str]:
-    history = runs["federation"].history
-    if not history:
-        return
-    sets = [part for part in ("train", "validation", "test") if history[0][part]]
-    losses = [_curve(part, runs["federation"], part, "loss") for part in sets]
-    positive = all(value > 0 for curve in losses for value in curve.y)
-    yield curves("loss", losses, "local steps", "loss", logarithmic=positive)
-    if metric:
-        shown = [_curve(name, run, "test", metric) for name, run in runs.items() if run.history]
-        yield curves("metric", shown, "local steps", f"test {label(metric)}")
 
 
 def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
@@ -95,8 +117,8 @@ def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
     return Curve(name, [x for x, _ in points], [y for _, y in points])
 
 
-def _results(runs: Mapping[str, RunFiles], metric: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the header and rows of the table of final measures."""
+def _results(runs: Mapping[str, RunFiles], metric: str) -> Table:
+    """Return the table of final measures."""
     finals = {name: run.final for name, run in runs.items() if run.history}
     if not finals:
         return [], []
@@ -108,13 +130,24 @@ def _results(runs: Mapping[str, RunFiles], metric: str) -> tuple[list[str], list
         (
             who,
             [
-                _number(final["train"]["loss"]),
-                *(_number(final["validation"].get(name)) for name in validated),
-                *(_number(final["test"].get(name)) for name in names),
+                number(final["train"]["loss"]),
+                *(number(final["validation"].get(name)) for name in validated),
+                *(number(final["test"].get(name)) for name in names),
             ],
         )
         for who, final in finals.items()
     ]
+    return header, rows
+
+
+def _costs(runs: Mapping[str, RunFiles], t_comm: Sequence[float], costs: Costs) -> Table:
+    """Return the table of bytes and simulated times."""
+    header = [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
+    rows = []
+    for name, run in runs.items():
+        if run.history and run.history[-1]["round"]:
+            sent = ["–" if run.in_one_place else size(run.history[-1]["traffic"][way]) for way in WAYS]
+            rows.append((name, [*sent, *(time(times(run, costs.at(t))[-1]) for t in t_comm)]))
     return header, rows
 
 
@@ -129,17 +162,3 @@ def _silo(silo: Mapping[str, Any]) -> dict[str, str]:
         "parameters": f"{silo['parameters']:,}",
         "compute": silo["compute"],
     }
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}" if abs(value) < 1e6 else f"{value:.1e}"
-
-
-def _told(value: Any) -> str:
-    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)

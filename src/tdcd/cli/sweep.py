@@ -1,0 +1,99 @@
+"""``tdcd sweep``: run a grid of jobs in parallel, and draw it."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcd.cli.imports import importable
+
+if TYPE_CHECKING:
+    from tdcd.experiments.sweep import Sweep
+
+EXAMPLES = """Examples:
+
+tdcd sweep sweep.toml  [dim]# start it, or go on with it[/dim]
+
+tdcd sweep sweep.toml --jobs 8 --data cifar-10-batches-bin
+
+tdcd sweep sweep.toml --list  [dim]# what would be run[/dim]
+"""
+
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; default: one for each core.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Its directory; default: sweeps/NAME.")]
+Listing = Annotated[bool, typer.Option("--list", help="Only list what would be run.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def command(
+    sweep: Annotated[Path, typer.Argument(help="The sweep file.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
+    jobs: Jobs = None,
+    out: Out = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job file, for every run."),
+    ] = None,
+    listing: Listing = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every combination of a grid, each with every seed, and write a report; started again, it goes on."""
+    from tdcd.experiments.sweep import load_sweep
+    from tdcd.strict import parse_setting
+
+    found = load_sweep(sweep)
+    importable(sweep.parent, Path(found.job).parent)
+    overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
+    run(found, str(sweep), data, jobs, out, overrides, listing=listing, quiet=quiet)
+
+
+def run(
+    sweep: "Sweep",
+    where: str,
+    data: Path | None,
+    jobs: int | None,
+    out: Path | None,
+    overrides: dict[str, Any],
+    *,
+    listing: bool,
+    quiet: bool,
+) -> None:
+    """Run a sweep, or list it."""
+    from tdcd.cli.sweepdisplay import display
+    from tdcd.experiments.sweeping import run_sweep
+    from tdcd.reports.comparison import write_study
+    from tdcd.reports.study import read_study
+
+    overrides |= {"data.directory": str(data.resolve())} if data else {}
+    if listing:
+        _list(sweep, where, overrides)
+        return
+    directory = out or Path("sweeps") / sweep.name
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    shown = display(quiet=quiet)
+    try:
+        with shown:
+            shown.say(f"Sweep: {where} in {directory}")
+            run_sweep(sweep, directory, jobs=jobs, overrides=overrides, observer=shown, where=where)
+    except KeyboardInterrupt:
+        shown.say("\nStopped. What has ended is kept, the rest goes on from its checkpoints: run the command again.")
+        sys.exit(130)
+    study = read_study([directory])
+    shown.finished(study, write_study(study, directory))
+
+
+def _list(sweep: "Sweep", where: str, overrides: dict[str, Any]) -> None:
+    from tdcd.experiments.sweep import combinations, runs, trials
+
+    tried = total = 0
+    for combination in combinations(sweep, where, overrides, {}):
+        tried += len(trials(sweep, combination))
+        for planned in runs(sweep, combination, None).values():
+            total += 1
+            typer.echo(planned.name)
+    alone = "; each silo alone is not listed: their names are not known before the data is read" * (
+        "alone" in sweep.baselines
+    )
+    typer.echo(f"{total} runs of {sweep.iterations:,} local steps, {tried} trials to choose rates{alone}")

@@ -1,0 +1,159 @@
+"""How a sweep is shown: live on a terminal, in plain lines elsewhere, or not at all."""
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from tdcd.cli.compare import comparison
+from tdcd.experiments.sweeping import SweepObserver
+from tdcd.reports.study import Study
+
+
+class SweepDisplay(SweepObserver):
+    """Shows nothing. Also a context manager, for displays that own the screen."""
+
+    def say(self, text: str) -> None:
+        """Print a line, if anything is to be printed."""
+
+    def finished(self, study: Study, report: Path) -> None:
+        """Show what came out."""
+
+    def __enter__(self) -> "SweepDisplay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the screen back."""
+
+
+class Plain(SweepDisplay):
+    """A line a run, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.total = self.done = 0
+        self.lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        """See SweepDisplay."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def reading(self, job: str) -> None:
+        """See SweepObserver."""
+        self.say(f"reading the data of {job}")
+
+    def planned(self, what: str, names: Sequence[str], done: Sequence[str], iterations: Mapping[str, int]) -> None:  # noqa: ARG002
+        """See SweepObserver."""
+        self.total, self.done = len(names), len(done)
+        ended = f", of which {len(done)} have ended before" if done else ""
+        self.say(f"{len(names)} {'trials to choose rates' if what == 'trials' else 'runs'}{ended}")
+
+    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+        """See SweepObserver."""
+        with self.lock:
+            self.done += 1
+            self.say(f"  {self.done}/{self.total}  {_told(name, result)}")
+
+    def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:
+        """See SweepObserver."""
+        if rate is None:
+            self.say(f"  {combination}: every rate diverged, so it is not run; try smaller ones than {min(losses):g}")
+            return
+        told = ", ".join(f"{loss:.4f} at {tried:g}" for tried, loss in losses.items())
+        self.say(f"  {combination}: rate {rate:g} (training loss {told})")
+
+    def finished(self, study: Study, report: Path) -> None:
+        """See SweepDisplay."""
+        self.console.print()
+        self.console.print(comparison(study))
+        self.say(f"Report: {report}")
+
+
+class Live(Plain):
+    """A bar for the whole, and one for each run under way."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._progress = Progress(
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+            console=console,
+        )
+        self._whole: TaskID | None = None
+        self._bars: dict[str, TaskID] = {}
+        self._steps: dict[str, int] = {}
+        self._at: dict[str, int] = {}
+
+    def __enter__(self) -> "SweepDisplay":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing, so that what follows is not drawn over."""
+        self._progress.stop()
+
+    def planned(self, what: str, names: Sequence[str], done: Sequence[str], iterations: Mapping[str, int]) -> None:
+        """See SweepObserver."""
+        super().planned(what, names, done, iterations)
+        self._steps = dict(iterations)
+        self._at = {name: iterations[name] for name in done}
+        if self._whole is not None:
+            self._progress.remove_task(self._whole)
+        total = sum(iterations.values())
+        self._whole = self._progress.add_task(f"[bold]{what}[/]", total=total, told=f"{self.done}/{self.total}")
+        self._progress.update(self._whole, completed=sum(self._at.values()))
+
+    def began(self, name: str) -> None:
+        """See SweepObserver."""
+        told = escape(name.split("/", 1)[-1])
+        self._bars[name] = self._progress.add_task(f"  {told}", total=self._steps[name], told="reading")
+
+    def advanced(self, name: str, iteration: int, loss: float | None) -> None:
+        """See SweepObserver."""
+        told = "" if loss is None else f"loss {loss:.4f}"
+        self._progress.update(self._bars[name], completed=iteration, told=told)
+        self._update(name, iteration)
+
+    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+        """See SweepObserver."""
+        super().ended(name, result)
+        self._progress.remove_task(self._bars.pop(name))
+        self._update(name, self._steps[name])
+
+    def _update(self, name: str, iteration: int) -> None:
+        with self.lock:
+            self._at[name] = iteration
+            if self._whole is not None:
+                self._progress.update(self._whole, completed=sum(self._at.values()), told=f"{self.done}/{self.total}")
+
+
+def display(*, quiet: bool) -> SweepDisplay:
+    """Choose how to show a sweep."""
+    if quiet:
+        return SweepDisplay()
+    return Live(Console()) if sys.stdout.isatty() else Plain(Console(width=160))
+
+
+def _told(name: str, result: Mapping[str, Any]) -> str:
+    evaluated = result.get("evaluated") or {}
+    words = [name.split("/", 1)[-1]]
+    if result.get("status") == "diverged":
+        words.append(f"diverged after round {result.get('round')}")
+    elif evaluated:
+        words.append(f"loss {evaluated['train']['loss']:.4f}")
+        words += [f"test {name} {value:.4f}" for name, value in evaluated["test"].items() if name != "loss"][:3]
+    words.append(f"{result.get('seconds', 0):.0f} s")
+    return "  ".join(words)

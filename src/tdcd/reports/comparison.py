@@ -1,0 +1,298 @@
+"""A sweep, or several runs, as one HTML page; its figures and numbers as files."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from tdcd.errors import RunError
+from tdcd.files import flat, write_atomically
+from tdcd.reports.figures import Bars, Curve, Picture
+from tdcd.reports.files import RunFiles
+from tdcd.reports.findings import affine, claims, winners
+from tdcd.reports.page import fill, pictures, who
+from tdcd.reports.pricing import times, traffic_by_round
+from tdcd.reports.study import LOWER, Band, Line, Panel, Study
+from tdcd.reports.words import WAYS, Table, duration, label, number, size, spread, time, told
+
+RANGE = np.logspace(-1, 3, 41)
+"""Latencies over which times to a target are drawn."""
+
+
+def write_study(study: Study, directory: Path) -> Path:
+    """Write ``report.html`` and a folder ``report`` with its figures (SVG, PNG) and numbers (CSV); return the page."""
+    try:
+        page = directory / "report.html"
+        drawn = [(panel, list(_pictures(study, panel))) for panel in study.panels]
+        text = _render(study, drawn)
+        tables = {"results": _rows(_summary(study)), "curves": _rows(_evaluations(study))}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{directory}: a file of it is damaged: {type(error).__name__}: {error}") from error
+    write_extras(directory, [picture for _, own in drawn for picture in own], tables)
+    write_atomically(page, text)
+    return page
+
+
+def write_run_extras(run: RunFiles) -> None:
+    """Write a run's figures, its history and the ledger of its rounds into its folder ``report``."""
+    ledger = (
+        {"round": number, **{way: getattr(sent, way) for way in WAYS}}
+        for number, sent in enumerate(traffic_by_round(run), start=1)
+    )
+    history = (_evaluation({}, run, line) for line in run.history)
+    write_extras(run.path, list(pictures(run)), {"history": _rows(history), "traffic": _rows(ledger)})
+
+
+def write_extras(directory: Path, drawn: Sequence[Picture | Bars], tables: Mapping[str, str]) -> None:
+    """Write figures and tables into the folder ``report``."""
+    folder = directory / "report"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
+    for picture in drawn:
+        write_atomically(folder / f"{picture.name}.svg", picture.svg())
+        write_atomically(folder / f"{picture.name}.png", picture.png())
+    for name, text in tables.items():
+        write_atomically(folder / f"{name}.csv", text)
+
+
+def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]]) -> str:
+    panels = [
+        {
+            "title": panel.title,
+            "figures": [(picture.caption, Markup(picture.svg())) for picture in own],  # noqa: S704
+            "results": _results(study, panel),
+            "target": target,
+            "times": _times(study, panel, target) if target is not None else ([], []),
+            "wins": list(_wins(study, panel, target)) if target is not None else [],
+            "traffic": _traffic(panel),
+        }
+        for panel, own in drawn
+        for target in [study.target(panel)]
+    ]
+    first = next(run for run in study.runs if run.history)
+    return fill(
+        "study.html",
+        title=study.title,
+        study=study,
+        run=first,
+        cards=list(_cards(study)),
+        metric=label(study.metric),
+        panels=panels,
+        claims=claims(study),
+        rates=_rates(study),
+        costs=[(key, told(value)) for key, value in flat(study.costs.model_dump(exclude_none=True))],
+        sweep=[(key, told(value)) for key, value in flat(study.sweep)],
+        settings=[(key, told(value)) for key, value in study.asked.items()],
+        seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
+        **who(first),
+    )
+
+
+def _cards(study: Study) -> Iterator[tuple[str, str]]:
+    yield "runs", f"{len(study.runs):,}"
+    finals = {line.full: line.finals("test", study.metric) for line in study.lines if line.variant == "federation"}
+    means = {name: float(np.mean(values)) for name, values in finals.items() if values}
+    if means:
+        best = (min if study.metric in LOWER else max)(means, key=lambda name: means[name])
+        yield f"test {label(study.metric)}, {best}", number(means[best])
+    spent = sum(run.history[-1]["seconds"] for run in study.runs if run.history)
+    yield "computing time", duration(spent)
+    yield "training samples", f"{study.runs[0].federation['samples']:,}"
+    yield "test samples", f"{study.runs[0].federation['test_samples']:,}"
+
+
+def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
+    """Yield the figures of a panel: the metric over time units, loss and metric over local steps, who is first."""
+    stem = "".join(c if c.isalnum() else "-" for c in panel.title).strip("-").replace("---", "-")
+    stem = f"{stem}-" if stem else ""
+    score = f"test {label(study.metric)}"
+    for t in study.t_comm:
+        ends = sorted(times(line.runs[0], study.costs.at(t))[-1] for line in panel.lines if line.runs[0].history)
+        curves = list(_curves(study, panel, "test", study.metric, t))
+        limit = ends[-2] if len(ends) > 2 and ends[-1] > 1.5 * ends[-2] else None
+        caption = f"{score} over time, t_comm = {t:g}"
+        yield Picture(f"{stem}time-{t:g}", caption, "time units", score, curves, limit=limit)
+    losses = list(_curves(study, panel, "train", "loss"))
+    positive = all(value > 0 for curve in losses for value in curve.y)
+    caption = "training loss over local steps"
+    yield Picture(f"{stem}loss", caption, "local steps", "training loss", losses, "y" if positive else "")
+    scores = list(_curves(study, panel, "test", study.metric))
+    yield Picture(f"{stem}metric", f"{score} over local steps", "local steps", score, scores)
+    target = study.target(panel)
+    if target is not None and len(panel.lines) > 1 and winners(panel, study.metric, target, study.costs):
+        first = [_to_target(study, line, target, index) for index, line in enumerate(panel.lines)]
+        caption = f"time to {score} {target:g}, by t_comm"
+        reached = [curve for curve in first if curve]
+        yield Picture(f"{stem}first", caption, "t_comm", "time units", reached, "xy")
+    sending = [line for line in (*panel.lines, *panel.baselines) if sum(line.traffic().values())]
+    if sending:
+        most = max(sum(line.traffic().values()) for line in sending)
+        unit, scale = ("GB", 1e9) if most >= 1e9 else ("MB", 1e6)
+        parts = {name: [line.traffic()[way] / scale for line in sending] for way, name in WAYS.items()}
+        yield Bars(f"{stem}traffic", "sent in a whole run", unit, [line.label for line in sending], parts)
+
+
+def _curves(study: Study, panel: Panel, part: str, measure: str, t_comm: float | None = None) -> Iterator[Curve]:
+    """Yield the curves of a panel; over time, what is all in one place is a level: it has no rounds to wait for."""
+    costs = None if t_comm is None else study.costs.at(t_comm)
+    places = {repr(line.values.get(study.varied)): index for index, line in enumerate(panel.lines)}
+    for index, line in enumerate(panel.lines):
+        yield _curve(line, line.band(part, measure, costs), index, "main")
+    for line in _shown(panel.baselines, measure if part == "test" else study.metric):
+        band = line.band(part, measure, costs)
+        if line.variant == "one-tier":
+            yield _curve(line, band, places.get(repr(line.values.get(study.varied)), 6), "thin")
+        elif len(band.mean):
+            colour = "#000000" if line.variant == "central" else "#777777"
+            yield _curve(line, band, colour, "main" if costs is None else "level")
+
+
+def _shown(baselines: Sequence[Line], measure: str) -> list[Line]:
+    """Return baselines to draw: of the silos alone only the one that is best in the end."""
+    alone = [line for line in baselines if line.variant.endswith(" alone") and line.finals("test", measure)]
+    best = max(alone, key=lambda line: float(np.mean(line.finals("test", measure))), default=None)
+    return [line for line in baselines if not line.variant.endswith(" alone") or line is best]
+
+
+def _curve(line: Line, band: Band, colour: int | str, kind: Any) -> Curve:
+    several = len(line.runs) > 1
+    return Curve(
+        line.label,
+        band.x.tolist(),
+        band.mean.tolist(),
+        band.low.tolist() if several else None,
+        band.high.tolist() if several else None,
+        colour,
+        kind,
+    )
+
+
+def _to_target(study: Study, line: Line, target: float, index: int) -> Curve | None:
+    found = affine(line, study.metric, target, study.costs)
+    return Curve(line.label, RANGE.tolist(), (found[0] + found[1] * RANGE).tolist(), colour=index) if found else None
+
+
+def _results(study: Study, panel: Panel) -> Table:
+    score = label(study.metric)
+    header = ["rate", "training loss", f"test {score}", f"best test {score}", "rounds", "wall time"]
+    rows = []
+    for line in (*panel.lines, *panel.baselines):
+        began = [run for run in line.runs if run.history]
+        name = line.label + (f" ({line.diverged} diverged)" if line.diverged else "")
+        seconds = [run.history[-1]["seconds"] for run in began]
+        cells = [
+            "–" if line.rate is None else f"{line.rate:g}",
+            spread(line.finals("train", "loss")),
+            spread(line.finals("test", study.metric)),
+            spread(line.bests(study.metric)),
+            f"{max((run.history[-1]['round'] for run in began), default=0):,}",
+            duration(float(np.mean(seconds))) if seconds else "–",
+        ]
+        rows.append((name, cells))
+    return header, rows
+
+
+def _times(study: Study, panel: Panel, target: float) -> Table:
+    """Return the table of what it takes to reach the target."""
+    header = ["local steps", "rounds", *(f"time at t_comm {t:g}" for t in study.t_comm), "bytes sent"]
+    rows = []
+    for line in (*panel.lines, *panel.baselines):
+        reached = line.reached(study.metric, target)
+        if not reached.all:
+            some = sum(found is not None for found in reached.rounds)
+            rows.append((line.label, [f"not reached ({some} of {len(line.runs)} runs)", *[""] * (len(header) - 1)]))
+            continue
+        steps = [found for found in reached.iterations if found is not None]
+        rounds = [found for found in reached.rounds if found is not None]
+        spent = [_known(line.times_to(study.metric, target, study.costs.at(t))) for t in study.t_comm]
+        sent = [
+            sum(next(entry for entry in run.history if entry["round"] == number)["traffic"].values())
+            for run, number in zip(line.runs, rounds, strict=True)
+        ]
+        cells = [f"{np.mean(steps):,.0f}", f"{np.mean(rounds):,.0f}", *(time(float(np.mean(own))) for own in spent)]
+        rows.append((line.label, [*cells, "–" if line.runs[0].in_one_place else size(float(np.mean(sent)))]))
+    return header, rows
+
+
+def _wins(study: Study, panel: Panel, target: float) -> Iterator[str]:
+    for win in winners(panel, study.metric, target, study.costs):
+        if win.end == inf:
+            yield f"{win.label} for t_comm above {win.start:.3g}" if win.start else f"{win.label} for every t_comm"
+        else:
+            yield f"{win.label} for t_comm from {win.start:.3g} to {win.end:.3g}"
+
+
+def _traffic(panel: Panel) -> Table:
+    header = [f"{name}, a round" for name in WAYS.values()] + ["a whole run"]
+    rows = []
+    for line in (*panel.lines, *panel.baselines):
+        sent = line.traffic()
+        rounds = max((run.history[-1]["round"] for run in line.runs if run.history), default=0)
+        if rounds and sum(sent.values()):
+            rows.append((line.label, [*(size(sent[way] / rounds) for way in WAYS), size(sum(sent.values()))]))
+    return header, rows
+
+
+def _rates(study: Study) -> Table:
+    """Return the table of rates tried: the training loss that each led to, the chosen one marked."""
+    lines = [line for line in study.lines if line.tried]
+    rates = sorted({rate for line in lines for rate in line.tried or {}}, reverse=True)
+    rows = []
+    for line in lines:
+        tried = line.tried or {}
+        losses = ["diverged" if tried.get(rate, 0.0) is None else number(tried.get(rate)) for rate in rates]
+        marked = [f"{loss} ✓" if rate == line.rate else loss for rate, loss in zip(rates, losses, strict=True)]
+        rows.append((line.full, marked))
+    return [f"{rate:g}" for rate in rates], rows
+
+
+def _summary(study: Study) -> Iterator[dict[str, Any]]:
+    for line in study.lines:
+        for run in line.runs:
+            if run.history:
+                facts = {"variant": line.variant, **line.values, "seed": run.job["training"]["seed"], "rate": line.rate}
+                facts |= {"status": run.result.get("status", "under way")}
+                yield _evaluation(facts, run, run.final)
+
+
+def _evaluations(study: Study) -> Iterator[dict[str, Any]]:
+    for line in study.lines:
+        for run in line.runs:
+            facts = {"variant": line.variant, **line.values, "seed": run.job["training"]["seed"], "rate": line.rate}
+            priced = {t: times(run, study.costs.at(t)) for t in study.t_comm}
+            for index, entry in enumerate(run.history):
+                yield _evaluation(facts, run, entry) | {f"time_at_t_comm_{t:g}": priced[t][index] for t in priced}
+
+
+def _evaluation(facts: Mapping[str, Any], run: RunFiles, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one row of a CSV file."""
+    sent = dict.fromkeys(WAYS, 0) if run.in_one_place else line["traffic"]
+    return {
+        **facts,
+        "round": line["round"],
+        "iteration": line["iteration"],
+        **{f"{part}_{name}": value for part in ("train", "validation", "test") for name, value in line[part].items()},
+        **{way: sent[way] for way in WAYS},
+    }
+
+
+def _rows(rows: Iterator[dict[str, Any]]) -> str:
+    """Write rows as CSV; columns appear in the order in which they were first seen."""
+    listed = list(rows)
+    columns = list(dict.fromkeys(name for row in listed for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    return buffer.getvalue()
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

@@ -1,0 +1,68 @@
+"""How numbers and names are written for people."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
+          "r2": "R²"}  # fmt: skip
+WAYS = {"hub_to_client": "hubs → clients", "client_to_hub": "clients → hubs", "hub_to_hub": "hubs → hubs"}
+
+Table = tuple[list[str], list[tuple[str, list[str]]]]
+"""A header, and rows of a name and cells."""
+
+
+def label(metric: str) -> str:
+    """Return a metric's name as people write it."""
+    return LABELS.get(metric, metric.replace("_", " "))
+
+
+def number(value: float | None) -> str:
+    """Write a measure."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}" if abs(value) < 1e6 else f"{value:.1e}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write the mean of some measures, and how far they reach."""
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return number(values[0])
+    return f"{number(mean(values))} ({number(min(values))} … {number(max(values))})"
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
+
+
+def about(values: Sequence[float]) -> str:
+    """Write the mean of some measures, and half of how far they reach, in few letters."""
+    if len(values) < 2:
+        return spread(values)
+    return f"{number(mean(values))} ± {number((max(values) - min(values)) / 2)}"
+
+
+def time(value: float) -> str:
+    """Write units of time."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def size(count: float) -> str:
+    """Write a number of bytes."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Write wall time."""
+    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+
+
+def told(value: Any) -> str:
+    """Write a setting."""
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
