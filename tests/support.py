@@ -1,7 +1,12 @@
 """Small federations for tests: one place that makes them, from a seed or drawn by hypothesis."""
 
+import re
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -272,3 +277,27 @@ def distance(one: Blocks, two: Blocks) -> float:
 def same(one: Blocks, two: Blocks) -> bool:
     """Tell whether two global models are equal to the bit."""
     return distance(one, two) == 0
+
+
+def browser() -> str | None:
+    """Return a browser to look at pages with, if there is one."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def drawn_in_a_browser(page: str, folder: Path, width: int) -> dict[str, int]:
+    """Open a page at some width; return how wide it became and how many figures are large enough to see."""
+    frame = folder / "frame.html"
+    frame.write_text(
+        f'<meta charset="utf-8"><iframe id="f" style="width:{width}px;height:900px;border:0" '
+        f'srcdoc="{escape(page, quote=True)}"></iframe>'
+        "<script>onload = () => { const d = f.contentDocument; document.body.dataset.width = "
+        "d.documentElement.scrollWidth; "
+        "document.body.dataset.drawn = [...d.querySelectorAll('svg')].filter("
+        "s => s.getBoundingClientRect().width > 250 && s.getBoundingClientRect().height > 100).length; }</script>"
+    )
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync", "--disable-quic",
+             f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
+    command = [str(browser()), *flags, frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return {name: int(value) for name, value in re.findall(r'data-(width|drawn)="(\d+)"', done.stdout)}

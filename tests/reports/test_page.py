@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 import tdcd
+from support import browser, drawn_in_a_browser
 from tdcd.reports.topology import SHOWN, topology
 
 
@@ -127,25 +126,9 @@ def test_any_topology_is_drawn_inside_its_frame(silos: int, clients: int) -> Non
         assert top + 10 < float(y) < top + height - 10
 
 
+@pytest.mark.skipif(browser() is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1200])
 def test_it_fits_a_phone_and_a_desk_in_a_browser(run: Path, tmp_path: Path, width: int) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not browser:
-        pytest.skip("no chromium on this machine")
-    inner = escape((run / "report.html").read_text(), quote=True)
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        f'<meta charset="utf-8"><iframe id="f" style="width:{width}px;height:900px;border:0" srcdoc="{inner}">'
-        "</iframe>"
-        "<script>onload = () => { const d = f.contentDocument; document.body.dataset.width = "
-        "d.documentElement.scrollWidth; "
-        "document.body.dataset.drawn = [...d.querySelectorAll('svg')].filter("
-        "s => s.getBoundingClientRect().width > 250 && s.getBoundingClientRect().height > 120).length; }</script>"
-    )
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--disable-quic",
-             f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,1000", "--dump-dom"]  # fmt: skip
-    done = subprocess.run([browser, *flags, frame.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    found = dict(re.findall(r'data-(width|drawn)="(\d+)"', done.stdout))
-    assert int(found["width"]) <= width, "the page scrolls sideways"
-    assert int(found["drawn"]) == 3
+    found = drawn_in_a_browser((run / "report.html").read_text(), tmp_path, width)
+    assert found["width"] <= width, "the page scrolls sideways"
+    assert found["drawn"] == 3

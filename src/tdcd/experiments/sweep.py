@@ -215,7 +215,7 @@ def combinations(
         silos: The silos of each case by its name ("" without cases), to train each alone.
     """
     found = [
-        (case, values, _job(sweep, where, dict(flat(sweep.settings)) | set_by_case | values | dict(overrides)))
+        (case, values, _job(sweep, where, _settings(sweep.settings) | set_by_case | values | dict(overrides)))
         for case, set_by_case in _cases(sweep)
         for values in _values(sweep)
     ]
@@ -275,7 +275,16 @@ def label(key: str) -> str:
 def _cases(sweep: Sweep) -> list[tuple[str, dict[str, Any]]]:
     if not sweep.cases:
         return [("", {})]
-    return [(case["name"], dict(flat({k: v for k, v in case.items() if k != "name"}))) for case in sweep.cases]
+    return [(case["name"], _settings({k: v for k, v in case.items() if k != "name"})) for case in sweep.cases]
+
+
+def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return settings by their dotted keys; a table with a kind replaces the job's as a whole."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = isinstance(value, Mapping) and "kind" not in value
+        found |= _settings(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+    return found
 
 
 def _values(sweep: Sweep) -> Iterator[dict[str, Any]]:

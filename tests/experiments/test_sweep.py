@@ -1,0 +1,339 @@
+"""Sweeps: what a file stands for, how rates are chosen, and going on after a kill."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import tomli_w
+
+import tdcd
+from tdcd.experiments.job import embedded
+from tdcd.experiments.reproduce import EXPERIMENTS, experiment
+from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
+from tdcd.experiments.sweeping import SweepObserver, run_sweep
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "job": "digits",
+    "iterations": 12,
+    "evaluate_every": 6,
+    "seeds": [1, 2],
+    "grid": {"training": {"local_steps": [1, 3]}, "data": {"clients": [2, 4]}},
+    "select": {"rates": [0.1, 0.01], "iterations": 6},
+    "baselines": ["central", "alone", "one-tier"],
+}
+
+
+def parsed(**changes: Any) -> Any:
+    return parse_sweep(tomli_w.dumps({k: v for k, v in (TINY | changes).items() if v is not None}), "sweep.toml")
+
+
+def names(sweep: Any, silos: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    return [found.name for found in combinations(sweep, "sweep.toml", {}, silos or {})]
+
+
+def test_every_combination_and_what_it_is_compared_with() -> None:
+    found = names(parsed(), {"": ["left", "right"]})
+    assert found == ["Q=1,K=2", "Q=1,K=4", "Q=3,K=2", "Q=3,K=4", "central", "left-alone", "right-alone",
+                     "one-tier,Q=1", "one-tier,Q=3"]  # fmt: skip
+
+
+def test_all_take_the_same_number_of_local_steps() -> None:
+    for combination in combinations(parsed(), "sweep.toml", {}, {}):
+        training = combination.job.training
+        assert training.rounds * training.local_steps == 12
+        assert training.evaluate_every * training.local_steps == 6
+        assert [run.job.training.seed for run in runs(parsed(), combination, 0.5).values()] == [1, 2]
+        assert {run.stored.training.rate for run in runs(parsed(), combination, 0.5).values()} == {0.5}
+        for rate, trial in trials(parsed(), combination).items():
+            assert trial.stored.training.rate == rate
+            assert trial.stored.training.rounds * trial.stored.training.local_steps == 6
+
+
+def test_k_is_meant_for_every_silo() -> None:
+    """The digits job gives its silos numbers of their own; a grid over K must not be without effect."""
+    job = next(iter(combinations(parsed(), "sweep.toml", {}, {}))).job
+    assert {silo.clients for silo in job.silos.values()} == {2}
+
+
+def test_cases_belong_together() -> None:
+    sweep = parsed(
+        grid={},
+        settings={"training": {"local_steps": 3}, "data": {"rows": {"kind": "size-skew"}}},
+        cases=[
+            {"name": "wide", "model": {"hidden": [16]}},
+            {"name": "narrow", "model": {"kind": "linear"}, "training": {"momentum": 0.5}},
+        ],
+        baselines=["central"],
+    )
+    found = list(combinations(sweep, "sweep.toml", {}, {}))
+    assert [one.name for one in found] == ["wide", "narrow", "central,wide", "central,narrow"]
+    assert [one.job.training.momentum for one in found] == [0, 0.5, 0, 0.5]
+    assert [one.job.model.kind for one in found] == ["mlp", "linear"] * 2
+    assert sweep.lines == "case"
+
+
+def test_values_may_be_tables() -> None:
+    rows = [{"kind": "equal"}, {"kind": "label-skew", "concentration": 0.1}]
+    steps = {"training": {"local_steps": 3}}
+    found = names(parsed(grid={"data": {"rows": rows}}, settings=steps, baselines=["central"]))
+    assert found == ["rows=equal", "rows=label-skew-0.1", "central"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"iterations": 10}, r"iterations: 10 local steps are no whole number of rounds of Q = 3; 9 or 12 are"),
+        ({"evaluate_every": 2}, r"evaluate_every: 2 local steps are no whole number of rounds of Q = 3; 3 are"),
+        ({"grid": {"training": {"local_steps": 3}}}, r"grid: training.local_steps: a list of values is wanted"),
+        ({"grid": {"training": {"local_steps": []}}}, r"grid: training.local_steps: a list of values is wanted"),
+        ({"grid": {"training": {"local_steps": [1, 1]}}}, r"a value is there twice"),
+        ({"grid": {"training": {"seed": [1, 2]}}}, r"write seeds = \[1, 2\] at the top instead"),
+        ({"grid": {"training": {"rounds": [1, 2]}}}, r"a sweep says iterations"),
+        ({"settings": {"training": {"rounds": 2}}}, r"training.rounds: a sweep says iterations"),
+        (
+            {"grid": {"training": {"local_step": [1, 3]}}},
+            r"training: unknown key 'local_step'; did you mean 'local_steps'",
+        ),
+        ({"grid": {"training": {"rate": [-1.0]}}, "select": None}, r"training.rate: should be greater than 0"),
+        ({"seeds": [1, 1]}, r"seeds: different whole numbers from 0 up"),
+        ({"seeds": []}, r"seeds"),
+        ({"cases": [{"model": {"hidden": [4]}}]}, r"cases: every case needs a name"),
+        ({"cases": [{"name": "a"}, {"name": "a"}]}, r"cases: two cases have the same name"),
+        ({"report": {"lines": "training.rates"}}, r"report.lines: 'training.rates' is not in the grid"),
+        ({"select": {"rates": [0.1], "iterations": 600}}, r"select.iterations: more than the 12"),
+        ({"select": {"rates": [0.1, 0.0], "iterations": 6}}, r"select.rates"),
+        ({"baselines": ["centre"]}, r"baselines"),
+        ({"iteration": 3}, r"unknown key 'iteration'; did you mean 'iterations'"),
+        ({"costs": {"slow": 1}}, r"costs: unknown key 'slow'"),
+        ({"job": "digit"}, r"digit: no such job file"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tdcd.JobError, match=message):
+        names(parsed(**changes))
+
+
+def test_a_sweep_file_names_its_job_from_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(embedded("breast-cancer"))
+    (tmp_path / "sweep.toml").write_text(tomli_w.dumps(TINY | {"job": "own.toml", "grid": {}}))
+    found = load_sweep(tmp_path / "sweep.toml")
+    assert found.job == str(tmp_path / "own.toml")
+    with pytest.raises(tdcd.JobError, match="no such sweep file"):
+        load_sweep(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("name = ")
+    with pytest.raises(tdcd.JobError, match=r"bad.toml: not TOML"):
+        load_sweep(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_papers_experiments_are_whole(name: str, scale: str) -> None:
+    sweep = experiment(name, scale)
+    assert sweep.name == f"{name}-{scale}"
+    found = list(combinations(sweep, name, {}, {}))
+    federated = [one for one in found if one.variant == "federation"]
+    if name.endswith("-silos"):
+        assert [one.name for one in federated] == ["N=1", "N=4", "N=16"]
+        assert {one.job.training.local_steps for one in federated} == {10}
+        assert {one.job.data.clients for one in federated} == {50}
+    else:
+        first, second = {"cifar10": (50, 100), "modelnet": (10, 20)}.get(name, (20, 50))
+        assert [one.values for one in federated] == [{"Q": q, "K": k} for q in (1, 10, 20, 30) for k in (first, second)]
+        assert sweep.report.metric == {"cifar10": "accuracy", "modelnet": "top5"}.get(name, "f1")
+        assert set(sweep.baselines) == {"central", "alone", "one-tier"}
+    assert sweep.report.t_comm == [10, 100]
+    assert sweep.select
+    if scale == "paper":
+        assert {one.job.training.batch_size for one in federated} == {320 if name == "modelnet" else 2000}
+        assert {one.job.training.averaging for one in federated} == {"uniform"}
+    with pytest.raises(tdcd.JobError, match="did you mean 'cifar10'"):
+        experiment("cifar", scale)
+    with pytest.raises(tdcd.JobError, match="scale"):
+        experiment(name, "large")
+
+
+class Notes(SweepObserver):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.before: dict[str, list[str]] = {}
+        self.rates: dict[str, float | None] = {}
+
+    def planned(self, what: str, names: Sequence[str], done: Sequence[str], iterations: Mapping[str, int]) -> None:
+        self.before[what] = list(done)
+
+    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+        self.ran.append(name)
+
+    def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:
+        self.rates[combination] = rate
+        assert rate is None or losses[rate] == min(losses.values())
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sweep") / "tiny"
+    run_sweep(parsed(), path, jobs=2)
+    return path
+
+
+def test_what_a_sweep_writes(swept: Path) -> None:
+    plan = json.loads((swept / "sweep.json").read_text())
+    assert [one["name"] for one in plan["combinations"]] == names(parsed(), {"": ["left", "right"]})
+    for one in plan["combinations"]:
+        losses = {trial["rate"]: trial["loss"] for trial in one["trials"]}
+        assert one["rate"] == min(losses, key=lambda rate: losses[rate])
+        assert [run["seed"] for run in one["runs"]] == [1, 2]
+        for run in one["runs"]:
+            assert json.loads((swept / run["path"] / "result.json").read_text())["status"] == "finished"
+            assert tdcd.load_job(swept / run["path"] / "job.toml").training.rate == one["rate"]
+
+
+def test_a_run_of_a_sweep_is_that_of_train(swept: Path, tmp_path: Path) -> None:
+    job = tdcd.load_job(swept / "runs/Q=3,K=4,seed=2/job.toml")
+    tdcd.run_job(job, tmp_path / "run")
+    for file in (tmp_path / "run" / "blocks").iterdir():
+        assert file.read_bytes() == (swept / "runs/Q=3,K=4,seed=2/blocks" / file.name).read_bytes()
+
+
+def test_one_tier_by_single_steps_is_central(swept: Path) -> None:
+    one, other = (
+        safetensors.torch.load_file(swept / f"runs/{name},seed=1/checkpoint.safetensors")
+        for name in ("central", "one-tier,Q=1")
+    )
+    assert all(bool((one[key] == other[key]).all()) for key in one)
+
+
+def test_started_again_nothing_is_run_twice_and_it_can_grow(swept: Path) -> None:
+    again = Notes()
+    run_sweep(parsed(), swept, jobs=1, observer=again)
+    assert again.ran == []
+    more = Notes()
+    run_sweep(parsed(seeds=[1, 2, 3], baselines=[]), swept, jobs=1, observer=more)
+    assert sorted(more.ran) == [f"runs/Q={q},K={k},seed=3" for q in (1, 3) for k in (2, 4)]
+
+
+def test_a_run_with_other_settings_is_refused(swept: Path) -> None:
+    with pytest.raises(tdcd.RunError, match=r"rate=0.1 was run with other settings(?s:.)*training.momentum: 0.0 there"):
+        run_sweep(parsed(settings={"training": {"momentum": 0.5}}), swept)
+
+
+def test_rates_that_diverge_are_not_chosen(tmp_path: Path) -> None:
+    notes = Notes()
+    more: dict[str, Any] = {"grid": {}, "baselines": [], "seeds": [1], "settings": {"training": {"local_steps": 3}}}
+    sweep = parsed(select={"rates": [1e30, 0.1], "iterations": 6}, **more)
+    run_sweep(sweep, tmp_path / "sweep", observer=notes)
+    assert notes.rates == {"federation": 0.1}
+    notes = Notes()
+    sweep = parsed(select={"rates": [1e30], "iterations": 6}, **more)
+    run_sweep(sweep, tmp_path / "none", observer=notes)
+    assert notes.rates == {"federation": None}
+    assert not (tmp_path / "none" / "runs").exists()
+
+
+def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
+    with pytest.raises(tdcd.RunError, match=r"trials/Q=1,K=2,rate=0.1: .*batch_size: 5000 is more than"):
+        run_sweep(parsed(settings={"training": {"batch_size": 5000}}, baselines=[]), tmp_path / "sweep", jobs=1)
+    steps = {"training": {"local_steps": 3}}
+    with pytest.raises(tdcd.TdcdError, match=r"data_batch_1.bin is not there"):
+        run_sweep(
+            parsed(job="cifar10", grid={}, settings=steps),
+            tmp_path / "two",
+            overrides={"data.directory": str(tmp_path)},
+        )
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "tdcd", "sweep", *map(str, words)]
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Return all files of a sweep, without wall times, dates and what the machine adds."""
+
+    def timeless(line: str) -> Any:
+        return {key: value for key, value in json.loads(line).items() if key != "seconds"}
+
+    found: dict[str, Any] = {}
+    for file in sorted(path.rglob("*")):
+        name = str(file.relative_to(path))
+        if file.is_dir() or file.name == ".lock":
+            continue
+        if file.name == "history.jsonl":
+            found[name] = [timeless(line) for line in file.read_text().splitlines()]
+        elif file.name == "result.json":
+            result = json.loads(file.read_text())
+            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "evaluated")}
+        elif file.name == "checkpoint.safetensors":
+            found[name] = {key: t.tolist() for key, t in safetensors.torch.load_file(file).items()}
+        elif file.name in ("environment.json", "report.html"):
+            found[name] = True
+        else:
+            found[name] = file.read_bytes()
+    return found
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_files(tmp_path: Path) -> None:
+    changes = {"iterations": 240, "evaluate_every": 24, "select": {"rates": [0.1, 0.01], "iterations": 60},
+               "settings": {"training": {"checkpoint_every": 7, "batch_size": 200}}, "seeds": [1],
+               "baselines": ["central"], "grid": {"training": {"local_steps": [1, 3]}}}  # fmt: skip
+    file = tmp_path / "sweep.toml"
+    file.write_text(tomli_w.dumps(TINY | changes))
+    subprocess.run(command(file, "-o", tmp_path / "whole", "--quiet"), check=True, timeout=300)
+    drawn, kills = random.Random(os.getpid()), 0  # noqa: S311
+    while True:
+        process = subprocess.Popen(
+            command(file, "-o", tmp_path / "killed", "--quiet"), stderr=subprocess.PIPE, text=True
+        )
+        try:
+            _, errors = process.communicate(timeout=drawn.uniform(2.0, 6.0) if kills < 5 else 300)
+        except subprocess.TimeoutExpired:
+            process.send_signal(drawn.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+            process.communicate()
+            kills += 1
+            continue
+        assert process.returncode == 0, errors
+        break
+    assert kills
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    changes = {"iterations": 60_000, "baselines": [], "select": {"rates": [0.1], "iterations": 6}}
+    file.write_text(tomli_w.dumps(TINY | changes))
+    process = subprocess.Popen(command(file, "-o", tmp_path / "sweep", "--quiet"))
+    histories = (tmp_path / "sweep").rglob
+    while not list(histories("history.jsonl")):
+        time.sleep(0.1)
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run(command(file, "-o", tmp_path / "sweep"), check=True, capture_output=True)  # it is in use
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while _working(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not _working(tmp_path)
+
+
+def _working(path: Path) -> bool:
+    """Tell whether a worker still holds the lock of a run."""
+    from filelock import FileLock, Timeout
+
+    for lock in path.rglob("runs/*/.lock"):
+        try:
+            with FileLock(lock, timeout=0):
+                pass
+        except Timeout:
+            return True
+    return False

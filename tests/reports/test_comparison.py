@@ -1,0 +1,257 @@
+"""Sweeps and several runs in one report: what it counts, what it says, and how it looks in a browser."""
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tdcd
+from support import browser, drawn_in_a_browser
+from tdcd.costs import Costs
+from tdcd.experiments.sweep import parse_sweep
+from tdcd.experiments.sweeping import run_sweep
+from tdcd.reports.comparison import write_run_extras, write_study
+from tdcd.reports.files import RunFiles, read_run, variant_of
+from tdcd.reports.findings import affine, claims, winners
+from tdcd.reports.study import Line, Panel, Study, read_study
+
+SWEEP = """
+name = "tiny"
+title = "Tiny <b>sweep</b>"
+job = "digits"
+iterations = 60
+evaluate_every = 12
+seeds = [1, 2]
+baselines = ["central", "alone", "one-tier"]
+
+[grid]
+training.local_steps = [1, 6]
+data.clients = [2, 5]
+
+[select]
+rates = [0.3, 0.1]
+iterations = 12
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sweep") / "tiny"
+    run_sweep(parse_sweep(SWEEP, "sweep"), path)
+    write_study(read_study([path]), path)
+    return path
+
+
+def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), silos: int = 2, clients: int = 3,
+         variant: str = "federation", seed: int = 1) -> RunFiles:  # fmt: skip
+    """Make up a run that was evaluated after every round."""
+    history = tuple(
+        {
+            "round": number,
+            "iteration": number * steps,
+            "seconds": 1.0,
+            "traffic": {"client_to_hub": number, "hub_to_client": number, "hub_to_hub": number},
+            "train": {"loss": losses[number] if losses else 1 - score},
+            "validation": {},
+            "test": {"accuracy": score, "loss": 1 - score},
+        }
+        for number, score in enumerate(scores)
+    )
+    told = [{"name": f"s{j}", "clients": [{"name": str(k), "rows": 1} for k in range(clients)]} for j in range(silos)]
+    return RunFiles(
+        path=Path(f"run-{steps}-{silos}-{clients}-{variant}-{seed}"),
+        variant=variant,
+        job={"training": {"local_steps": steps, "seed": seed}},
+        federation={"silos": told, "loss": "cross-entropy"},
+        history=history,
+        sessions=(),
+        result={"status": "finished", "kept": len(scores) - 1},
+        baselines={},
+    )
+
+
+def line(*runs: RunFiles) -> Line:
+    return Line(f"Q = {runs[0].job['training']['local_steps']}", runs[0].variant, {}, tuple(runs))
+
+
+def study(*panels: Panel, t_comm: tuple[float, ...] = (10.0, 100.0), wanted: float | None = None) -> Study:
+    planned = sum(len(one.runs) for panel in panels for one in panel.lines)
+    return Study("s", "s", "Q", "accuracy", t_comm, wanted, Costs(), panels, planned, {"name": "s"}, {})
+
+
+def test_means_and_bands_over_seeds() -> None:
+    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2)).band("test", "accuracy")
+    assert found.x.tolist() == [0, 2, 4]
+    assert found.mean == pytest.approx([0.2, 0.6, 0.8])
+    assert found.low == pytest.approx([0.1, 0.5, 0.7])
+    assert found.high == pytest.approx([0.3, 0.7, 0.9])
+    shorter = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3], seed=2)).band("test", "accuracy")
+    assert shorter.mean == pytest.approx([0.2]), "as far as all have come"
+    timed = line(made(2, [0.1, 0.5, 0.9])).band("test", "accuracy", Costs(t_comm=10))
+    assert timed.x.tolist() == [0, 32, 64]
+
+
+def test_time_to_a_target() -> None:
+    one = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2))
+    assert one.reached("accuracy", 0.6).rounds == [2, 1]
+    assert one.times_to("accuracy", 0.6, Costs(t_comm=100)) == [604, 302]
+    assert one.times_to("accuracy", 0.8, Costs(t_comm=100)) == [604, None]
+    assert not one.reached("accuracy", 0.8).all
+    assert one.reached("loss", 0.35).rounds == [2, 1], "a loss is better the lower it is"
+    assert Panel("", (one,), ()).target("accuracy") == 0.7, "what every run reaches"
+    assert Panel("", (one,), ()).target("loss") == 0.31, "0.30000000000000004, in two digits"
+    assert affine(one, "accuracy", 0.6, Costs()) == (3.0, 4.5)
+    central = line(made(1, [0.1, 0.9], variant="central"))
+    assert central.times_to("accuracy", 0.8, Costs(t_comm=100)) == [1], "in one place nothing is sent"
+    assert sum(central.traffic().values()) == 0
+
+
+def test_which_line_is_first_at_which_latency() -> None:
+    """Q = 1 needs 10 rounds: 10·(3t + 1); Q = 10 needs 4: 4·(3t + 10). They meet at t = 30 / 18."""
+    one, ten = line(made(1, [0.0] * 10 + [0.9])), line(made(10, [0.0] * 4 + [0.9]))
+    found = winners(Panel("", (one, ten), ()), "accuracy", 0.9, Costs())
+    assert [(win.label, win.start, win.end) for win in found] == [
+        ("Q = 1", 0, pytest.approx(30 / 18)),
+        ("Q = 10", pytest.approx(30 / 18), np.inf),
+    ]
+    never = line(made(20, [0.0, 0.1]))
+    assert len(winners(Panel("", (one, ten, never), ()), "accuracy", 0.9, Costs())) == 2
+    assert winners(Panel("", (one, never), ()), "accuracy", 0.9, Costs()) == []
+
+
+def verdicts(*lines: Line, **more: Any) -> dict[str, str]:
+    return {claim.text: claim.verdict for claim in claims(study(Panel("", lines, ()), **more))}
+
+
+def test_the_papers_claims_are_judged() -> None:
+    faster, per = "Larger Q wins in time units as t_comm / t_comp grows", "Per iteration, larger Q converges worse"
+    one, ten = (
+        made(1, [0.0] * 10 + [0.9], losses=[1.0] * 10 + [0.1]),
+        made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.2]),
+    )
+    found = verdicts(line(one), line(ten), wanted=0.9)
+    assert found == {"All settings converge": "yes", per: "yes", faster: "yes"}
+    slow = made(10, [0.0] * 40 + [0.9], losses=[1.0] * 40 + [0.05])
+    found = verdicts(line(one), line(slow), wanted=0.9)
+    assert (found[per], found[faster]) == ("no", "no")
+    thirty = made(30, [0.0, 0.9], losses=[1.0, 0.15])
+    assert verdicts(line(one), line(ten), line(thirty), wanted=0.9)[per] == "partly"
+    worse = made(1, [0.5, 0.4], losses=[1.0, 1.2])
+    assert verdicts(line(worse))["All settings converge"] == "no"
+
+
+def test_more_clients_and_more_silos_are_judged() -> None:
+    few, many = (line(made(1, [0.1, 0.9], clients=k, losses=[1.0, loss])) for k, loss in ((2, 0.1), (5, 0.2)))
+    assert verdicts(few, many)["Larger K is slightly worse"] == "yes"
+    assert "Larger N is worse" not in verdicts(few, many)
+    four, one = (line(made(1, [0.1, 0.9], silos=n, losses=[1.0, loss])) for n, loss in ((4, 0.1), (1, 0.2)))
+    assert verdicts(four, one)["Larger N is worse"] == "no"
+
+
+def test_the_page_of_a_sweep(swept: Path) -> None:
+    page = (swept / "report.html").read_text()
+    assert "Tiny &lt;b&gt;sweep" in page
+    for words in ("K = 2", "K = 5", "Learning rates", "Who took part", "What they send", "First there", "central",
+                  "one tier, Q = 6", "All settings converge", "seeds 1, 2"):  # fmt: skip
+        assert words in page, words
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(https?:)?//", page)
+    assert page.count('class="badge finished"') == 1
+
+
+def test_its_files(swept: Path) -> None:
+    found = {file.name for file in (swept / "report").iterdir()}
+    kinds = {f"K-{k}-{what}.{kind}" for k in (2, 5) for what in ("time-10", "time-100", "loss", "metric", "traffic")
+             for kind in ("svg", "png")}  # fmt: skip
+    assert kinds | {"results.csv", "curves.csv"} <= found
+    assert (swept / "report/K-2-loss.png").read_bytes().startswith(b"\x89PNG")
+    with (swept / "report/curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    one = [row for row in rows if (row["variant"], row["Q"], row["K"], row["seed"]) == ("federation", "6", "5", "2")]
+    history = read_run(swept / "runs/Q=6,K=5,seed=2").history
+    assert [float(row["test_accuracy"]) for row in one] == [entry["test"]["accuracy"] for entry in history]
+    assert [float(row["time_at_t_comm_100"]) for row in one] == [entry["round"] * 306 for entry in history]
+    assert [int(row["hub_to_hub"]) for row in one] == [entry["traffic"]["hub_to_hub"] for entry in history]
+    central = [row for row in rows if row["variant"] == "central"]
+    assert {row["hub_to_client"] for row in central} == {"0"}
+    with (swept / "report/results.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 2 * (4 + 1 + 2 + 2)
+
+
+def test_a_sweep_under_way(swept: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    shutil.copytree(swept, path)
+    for name in ("runs/Q=6,K=5,seed=2", "runs/central,seed=1", "runs/central,seed=2", "runs/Q=1,K=2,seed=1"):
+        shutil.rmtree(path / name)
+    (path / "runs/Q=1,K=5,seed=1/result.json").unlink()
+    page = write_study(read_study([path]), path).read_text()
+    assert "13 of 18 runs" in page
+    shutil.rmtree(path / "runs")
+    with pytest.raises(tdcd.RunError, match="no run of it has begun"):
+        read_study([path])
+
+
+def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
+    cheap, dear = (read_study([swept], t_comm=[t]) for t in (1.0, 1000.0))
+    for a, b in zip(cheap.lines, dear.lines, strict=True):
+        assert a.runs[0].path == b.runs[0].path
+    one, two = cheap.panels[0].lines[0], dear.panels[0].lines[0]
+    rounds = [number or 0 for number in one.reached("accuracy", 0.5).rounds]
+    assert one.times_to("accuracy", 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
+    assert two.times_to("accuracy", 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
+    page = write_study(read_study([swept], t_comm=[7.0], costs=Costs(hub_latency=5.0)), tmp_path).read_text()
+    assert "t_comm = 7" in page
+
+
+def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
+    runs = [swept / "runs/Q=1,K=2,seed=1", swept / "runs/central,seed=1", swept / "runs/left-alone,seed=2"]
+    assert [variant_of(path) for path in runs] == ["federation", "central", "left alone"]
+    found = read_study(runs)
+    assert [one.variant for one in found.lines] == ["federation", "central", "left alone"]
+    page = write_study(found, tmp_path).read_text()
+    assert "3 runs compared" in page
+    assert "Q=1,K=2,seed=1" in page
+    job = tdcd.load_job("digits", {"training.rounds": 1, "baselines": ["central", "alone", "one-tier"]})
+    tdcd.run_job(job, tmp_path / "run")
+    assert variant_of(tmp_path / "run") == "federation"
+    assert variant_of(tmp_path / "run/one-tier") == "one-tier"
+    assert variant_of(tmp_path / "run/alone/left") == "left alone"
+
+
+def test_what_is_damaged_is_named(swept: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    shutil.copytree(swept, path)
+    for content in ("{", "{}", "[]", '{"combinations": 3}'):
+        (path / "sweep.json").write_text(content)
+        with pytest.raises(tdcd.RunError, match="damaged"):
+            read_study([path])
+    with pytest.raises(tdcd.RunError, match="is not a run"):
+        read_study([tmp_path])
+    with pytest.raises(tdcd.RunError, match=r"metric: 'f2' was not measured .* there is accuracy"):
+        read_study([swept], metric="f2")
+
+
+def test_the_extras_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    tdcd.run_job(tdcd.load_job("digits", {"training.rounds": 3, "training.evaluate_every": 1, "baselines": []}), path)
+    write_run_extras(read_run(path))
+    with (path / "report/traffic.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    last = json.loads((path / "history.jsonl").read_text().splitlines()[-1])
+    assert sum(int(row["client_to_hub"]) for row in rows) == last["traffic"]["client_to_hub"]
+    assert (path / "report/metric.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.skipif(browser() is None, reason="no chromium on this machine")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_it_fits_a_phone_and_a_desk_in_a_browser(swept: Path, tmp_path: Path, width: int) -> None:
+    found = drawn_in_a_browser((swept / "report.html").read_text(), tmp_path, width)
+    assert found["width"] <= width, "the page scrolls sideways"
+    assert found["drawn"] == 2 * 6 + 1

@@ -1,0 +1,164 @@
+"""Simulated time: the paper's formula, what goes beyond it, and pricing runs whose data is gone."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tdcd
+from tdcd.core.ledger import Traffic
+from tdcd.costs import Costs
+from tdcd.reports.files import RunFiles, read_run
+from tdcd.reports.pricing import ledger_of, round_ends, times, traffic_by_round
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(40, 6))
+Y = (X.sum(1) > 0).astype(int)
+STEPS = 4
+
+
+def run(path: Path, silos: int = 2, **more: Any) -> RunFiles:
+    """Train three silos of two columns for some rounds, and read what it left."""
+    made = [
+        tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
+        tdcd.Silo("b", X[:, 2:4], [range(0, 40, 2), range(1, 40, 2)]),
+        tdcd.Silo("c", X[:, 4:], [range(40)]),
+    ][:silos]
+    batches = more.pop("batches", None)
+    table = {"loss": "binary-cross-entropy", "rounds": 6, "local_steps": STEPS, "batch_size": 8, "rate": 0.1,
+             "evaluate_every": 2}  # fmt: skip
+    settings = tdcd.Settings.model_validate(table | more)
+    federation = tdcd.Federation.from_silos(made, Y)
+    tdcd.train(federation, tdcd.models.Linear(), settings, directory=path, batches=batches)
+    return read_run(path)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    return run(tmp_path_factory.mktemp("two") / "run")
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e3))
+def test_the_papers_formula(two: RunFiles, t_comm: float, t_comp: float) -> None:
+    found = times(two, Costs(t_comm=t_comm, step=t_comp))
+    assert found == pytest.approx([number * (3 * t_comm + STEPS * t_comp) for number in (0, 2, 4, 6)])
+
+
+def test_exactly_the_papers_units(two: RunFiles) -> None:
+    assert times(two, Costs().at(10)) == [0, 68, 136, 204]  # 3 · 10 + 4 a round
+    assert times(two, Costs().at(100)) == [0, 608, 1216, 1824]
+
+
+@given(st.floats(0, 1e3), st.floats(0, 10), st.floats(0, 10), st.floats(0, 10))
+def test_the_clock_agrees_with_the_formula(
+    two: RunFiles, t_comm: float, client: float, hub: float, step: float
+) -> None:
+    costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
+    clock = round_ends(two, costs)
+    assert len(clock) == 7
+    assert [clock[number] for number in (0, 2, 4, 6)] == pytest.approx(times(two, costs))
+
+
+def test_one_silo_has_no_other_hub_to_wait_for(tmp_path: Path) -> None:
+    alone = run(tmp_path / "one", silos=1)
+    assert times(alone, Costs(t_comm=10)) == [0, 48, 96, 144]  # 2 · 10 + 4
+    assert round_ends(alone, Costs(t_comm=10))[-1] == 144
+    assert sum(sent.hub_to_hub for sent in traffic_by_round(alone)) == 0
+
+
+def test_bandwidth_by_hand(two: RunFiles) -> None:
+    """A linear block is 3 numbers, a row one number of 4 bytes; the batch is drawn anew and counted here."""
+    from tdcd.core.sampling import draw_batch
+
+    clients, hubs = 5.0, 7.0
+    costs = Costs(t_comm=10, client_bandwidth=clients, hub_bandwidth=hubs)
+    left = {"a": 0.0, "b": 0.0}
+    for number in range(1, 7):
+        batch = draw_batch(2021, number, 40, 8).tolist()
+        first = [sum(p < 30 for p in batch), sum(p >= 30 for p in batch)]
+        second = [sum(p % 2 == 0 for p in batch), sum(p % 2 == 1 for p in batch)]
+        carried = {silo: max(12 + 4 * n for n in rows if n) / clients for silo, rows in (("a", first), ("b", second))}
+        ready = {silo: left[silo] + 10 + sent for silo, sent in carried.items()}
+        met = max(ready.values()) + 10 + 8 * 4 / hubs
+        left = {silo: met + 10 + sent + STEPS for silo, sent in carried.items()}
+        assert round_ends(two, costs)[number] == pytest.approx(max(left.values()))
+
+
+def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
+    name = ledger_of(two.path)[1]["a"][0]  # holds 30 of the 40 rows, so it is never idle
+    slow = round_ends(two, Costs(t_comm=10, speeds={f"a/{name}": 0.25}))
+    assert np.diff(slow) == pytest.approx([30 + 4 * STEPS] * 6)
+    everyone = round_ends(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))
+    assert np.diff(everyone) == pytest.approx([30 + 3 * STEPS] * 6)
+    with pytest.raises(tdcd.JobError, match=r"no client 'a/nobody'"):
+        times(two, Costs(speeds={"a/nobody": 2.0}))
+
+
+def test_who_is_slow_depends_on_the_seed_only(two: RunFiles) -> None:
+    costs = Costs(slow_clients=0.5, slowdown=10.0)
+    assert times(two, costs) == times(two, costs)
+    drawn = {times(two, Costs(slow_clients=0.5, slowdown=10.0, seed=seed))[-1] for seed in range(12)}
+    assert len(drawn) > 1
+
+
+def test_the_history_holds_the_sums_of_the_ledger(two: RunFiles) -> None:
+    by_round = traffic_by_round(two)
+    for line in two.history:
+        assert Traffic(**line["traffic"]) == sum(by_round[: line["round"]], Traffic())
+    assert by_round[0].hub_to_hub == 2 * 8 * 4
+
+
+def test_batches_that_were_given_are_priced_as_given(tmp_path: Path) -> None:
+    batches = [[0, 1, 2], [35, 36], [0, 39], [1], list(range(40)), [5, 6]]
+    found = run(tmp_path / "run", batches=batches)
+    assert [sent.hub_to_hub for sent in traffic_by_round(found)] == [2 * 4 * len(batch) for batch in batches]
+    assert traffic_by_round(found)[3] == Traffic(2 * (12 + 4), 2 * (12 + 4), 8)
+
+
+def test_a_full_batch_is_the_same_in_every_round(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", silos=3, batch_size="full")
+    assert traffic_by_round(found) == [Traffic(5 * 12 + 3 * 160, 5 * 12 + 3 * 160, 3 * 2 * 160)] * 6
+
+
+def test_going_on_counts_on(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+
+    class Stop(tdcd.Observer):
+        def advanced(self, done: int) -> None:
+            if done == 3:
+                raise KeyboardInterrupt
+
+    silos = [
+        tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
+        tdcd.Silo("b", X[:, 2:4], [range(0, 40, 2), range(1, 40, 2)]),
+    ]
+    federation = tdcd.Federation.from_silos(silos, Y)
+    settings = tdcd.Settings(loss="binary-cross-entropy", rounds=6, local_steps=STEPS, batch_size=8, rate=0.1,
+                             evaluate_every=2)  # fmt: skip
+    path, model = tmp_path / "stopped", tdcd.models.Linear()
+    with pytest.raises(KeyboardInterrupt):
+        tdcd.train(federation, model, settings, directory=path, observer=Stop())
+    tdcd.train(federation, model, settings, directory=path, resume=True)
+    assert [line["traffic"] for line in read_run(path).history] == [line["traffic"] for line in whole.history]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "silo"])
+def test_a_damaged_roster_is_named(two: RunFiles, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(two.path, path)
+    file = path / "rosters.safetensors"
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:-20])
+    else:
+        told = json.loads((path / "federation.json").read_text())
+        told["silos"][0]["name"] = "z"
+        (path / "federation.json").write_text(json.dumps(told))
+    with pytest.raises(tdcd.RunError, match=r"rosters.safetensors|who holds what"):
+        traffic_by_round(read_run(path))
