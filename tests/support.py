@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -13,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tdcd.cli.main import main
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Blocks, Network
@@ -301,3 +303,16 @@ def drawn_in_a_browser(page: str, folder: Path, width: int) -> dict[str, int]:
     command = [str(browser()), *flags, frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return {name: int(value) for name, value in re.findall(r'data-(width|drawn)="(\d+)"', done.stdout)}
+
+
+def run_command(*words: object) -> int:
+    """Run the command in this process and return its exit code."""
+    old = sys.argv
+    sys.argv = ["tdcd", *map(str, words)]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = old
+    return 0

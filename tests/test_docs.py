@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tdcd.costs import Costs
 from tdcd.data.features import FEATURES_TAGS
 from tdcd.data.rows import ROWS_TAGS
 from tdcd.experiments.job import Job, Labels, SetData, SiloJob, TableData, parse_job
+from tdcd.experiments.reproduce import EXPERIMENTS
+from tdcd.experiments.sweep import Picture, Selection, Sweep, combinations, parse_sweep
 from tdcd.models.spec import KINDS
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Settings
@@ -16,6 +19,7 @@ from tdcd.training.settings import Settings
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 JOB_PAGE = (ROOT / "docs" / "job-file.md").read_text()
+SWEEP_PAGE = (ROOT / "docs" / "sweeps.md").read_text()
 DATA_PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
@@ -43,6 +47,20 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     assert set(table["labels"]) == set(Labels.model_fields)
     assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
     assert "# exclude =" in text
+
+
+def test_the_sweep_in_the_docs_is_valid_and_names_every_key() -> None:
+    text = re.findall(r"```toml\n(.*?)```", SWEEP_PAGE, re.DOTALL)[0]
+    sweep = parse_sweep(text, "docs")
+    assert len(list(combinations(sweep, "docs", {}, {"": ["left", "right"]}))) == 4 * 2 + 1 + 2 + 4
+    table = tomllib.loads(text)
+    assert set(table) | {"cases"} == set(Sweep.model_fields)
+    assert set(table["select"]) == set(Selection.model_fields)
+    assert set(table["report"]) == set(Picture.model_fields)
+    for cost in set(Costs.model_fields) - {"t_comm"}:
+        assert f"`{cost}`" in SWEEP_PAGE
+    for name in EXPERIMENTS:
+        assert f"`{name}`" in SWEEP_PAGE
 
 
 def test_every_kind_is_documented() -> None:

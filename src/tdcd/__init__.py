@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdcd import models
     from tdcd.core.topology import Samples
+    from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
     from tdcd.errors import DataError, DivergedError, JobError, ModelError, RunError, TdcdError
     from tdcd.experiments.data import JobData, load_data
     from tdcd.experiments.job import Job, load_job
     from tdcd.experiments.predict import Run, load_run
     from tdcd.experiments.run import JobObserver, JobResult, run_job
+    from tdcd.experiments.sweep import Sweep, load_sweep
+    from tdcd.experiments.sweeping import SweepObserver, run_sweep
+    from tdcd.reports.comparison import write_study
+    from tdcd.reports.files import read_run
     from tdcd.reports.page import write_report
+    from tdcd.reports.pricing import times, traffic_by_round
+    from tdcd.reports.study import read_study
     from tdcd.training.directory import load_blocks
     from tdcd.training.result import Evaluation, Result
     from tdcd.training.settings import Settings
@@ -26,6 +33,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. They are imported on first use: `tdcd --help` need not wait for torch.
 _HOMES = {
+    "Costs": "tdcd.costs",
     "DataError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
     "Evaluation": "tdcd.training.result",
@@ -43,18 +51,28 @@ _HOMES = {
     "Samples": "tdcd.core.topology",
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
+    "Sweep": "tdcd.experiments.sweep",
+    "SweepObserver": "tdcd.experiments.sweeping",
     "TdcdError": "tdcd.errors",
     "load_blocks": "tdcd.training.directory",
     "load_data": "tdcd.experiments.data",
     "load_job": "tdcd.experiments.job",
     "load_run": "tdcd.experiments.predict",
+    "load_sweep": "tdcd.experiments.sweep",
+    "read_run": "tdcd.reports.files",
+    "read_study": "tdcd.reports.study",
     "run_job": "tdcd.experiments.run",
+    "run_sweep": "tdcd.experiments.sweeping",
     "samples": "tdcd.data.federation",
+    "times": "tdcd.reports.pricing",
+    "traffic_by_round": "tdcd.reports.pricing",
     "train": "tdcd.training.train",
     "write_report": "tdcd.reports.page",
+    "write_study": "tdcd.reports.comparison",
 }
 
 __all__ = [
+    "Costs",
     "DataError",
     "DivergedError",
     "Evaluation",
@@ -72,16 +90,25 @@ __all__ = [
     "Samples",
     "Settings",
     "Silo",
+    "Sweep",
+    "SweepObserver",
     "TdcdError",
     "load_blocks",
     "load_data",
     "load_job",
     "load_run",
+    "load_sweep",
     "models",
+    "read_run",
+    "read_study",
     "run_job",
+    "run_sweep",
     "samples",
+    "times",
+    "traffic_by_round",
     "train",
     "write_report",
+    "write_study",
 ]
 
 

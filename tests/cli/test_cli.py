@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tdcd
-from tdcd.cli.main import main
+from support import run_command as tdcd_command
 
 SMALL = ["--rounds", "4", "--set", "training.evaluate_every=2", "--set", "baselines=[]"]
 
@@ -22,19 +22,6 @@ SMALL = ["--rounds", "4", "--set", "training.evaluate_every=2", "--set", "baseli
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def tdcd_command(*words: object) -> int:
-    """Run the command in this process and return its exit code."""
-    old = sys.argv
-    sys.argv = ["tdcd", *map(str, words)]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = old
-    return 0
 
 
 def spawn(*words: object, **more: Any) -> "subprocess.Popen[str]":
@@ -56,7 +43,19 @@ def write_job(**changes: Any) -> Path:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["train"], ["init"], ["report"], ["align"], ["check"], ["predict"], ["data", "check"]],
+    [
+        [],
+        ["train"],
+        ["init"],
+        ["report"],
+        ["align"],
+        ["check"],
+        ["predict"],
+        ["data", "check"],
+        ["sweep"],
+        ["reproduce"],
+        ["compare"],
+    ],
 )
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command(*words, "--help") == 0

@@ -6,8 +6,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from cli.test_cli import SMALL, tdcd_command
+from cli.test_cli import SMALL
 from data.sets import trees
+from support import run_command as tdcd_command
 from tdcd.data.sets import SETS
 
 

@@ -24,10 +24,11 @@ RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
 
 
-def write_study(study: Study, directory: Path) -> Path:
+def write_study(study: Study, directory: Path | str) -> Path:
     """Write ``report.html`` and a folder ``report`` with its figures (SVG, PNG) and numbers (CSV); return the page."""
+    directory = Path(directory)
+    page = directory / "report.html"
     try:
-        page = directory / "report.html"
         drawn = [(panel, list(_pictures(study, panel))) for panel in study.panels]
         text = _render(study, drawn)
         tables = {"results": _rows(_summary(study)), "curves": _rows(_evaluations(study))}

@@ -39,12 +39,13 @@ class RunFiles:
         return next((line for line in self.history if line["round"] == kept), self.history[-1])
 
 
-def read_run(path: Path, variant: str = "federation") -> RunFiles:
+def read_run(path: Path | str, variant: str = "federation") -> RunFiles:
     """Read a run directory. ``variant`` says what of its job it is.
 
     Raises:
         RunError: it is not one, or a file of it is damaged; names the file.
     """
+    path = Path(path)
     check_run(path)
     try:
         return _read_run(path, variant)

@@ -205,7 +205,7 @@ def is_sweep(path: Path) -> bool:
 
 
 def read_study(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     *,
     metric: str | None = None,
     t_comm: Sequence[float] | None = None,
@@ -218,7 +218,7 @@ def read_study(
         RunError: something is missing or damaged; names the file.
     """
     try:
-        return _read_study(paths, metric, t_comm, target, costs)
+        return _read_study([Path(path) for path in paths], metric, t_comm, target, costs)
     except (LookupError, TypeError, AttributeError) as error:
         told = listed(paths)
         raise RunError(f"{told}: a file of it is damaged: {type(error).__name__}: {error}") from error
