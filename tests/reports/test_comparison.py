@@ -142,6 +142,8 @@ def test_the_papers_claims_are_judged() -> None:
     assert (found[per], found[faster]) == ("no", "no")
     thirty = made(30, [0.0, 0.9], losses=[1.0, 0.15])
     assert verdicts(line(one), line(ten), line(thirty), wanted=0.9)[per] == "partly"
+    again = made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.05], seed=2)
+    assert verdicts(line(one), line(ten, again), wanted=0.9)[per] == "unclear", "the seeds differ by more"
     worse = made(1, [0.5, 0.4], losses=[1.0, 1.2])
     assert verdicts(line(worse))["All settings converge"] == "no"
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from tdcd.costs import Costs
 from tdcd.reports.study import Line, Panel, Study
+from tdcd.reports.words import label, spread
 
-Verdict = Literal["yes", "partly", "no"]
+Verdict = Literal["yes", "partly", "unclear", "no"]
+"""Unclear is what lies within the range of the seeds."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,8 @@ def _more_steps(study: Study, panel: Panel) -> Iterator[Claim]:
     lines = sorted((line for line in panel.lines if any(run.history for run in line.runs)), key=lambda line: line.steps)
     if len(lines) < 2:
         return
-    losses = [float(np.mean(line.finals("train", "loss"))) for line in lines]
-    told = ", ".join(f"Q = {line.steps}: {loss:.4f}" for line, loss in zip(lines, losses, strict=True))
-    verdict = _order(losses)
+    told = ", ".join(f"Q = {line.steps}: {spread(line.finals('train', 'loss'))}" for line in lines)
+    verdict = _rising([line.finals("train", "loss") for line in lines])
     yield Claim("Per iteration, larger Q converges worse", panel.title, verdict, f"training loss at the end {told}")
     target = study.target(panel)
     wins = winners(panel, study.metric, target, study.costs) if target is not None else []
@@ -126,21 +127,20 @@ def _more_steps(study: Study, panel: Panel) -> Iterator[Claim]:
         "Larger Q wins in time units as t_comm / t_comp grows",
         panel.title,
         verdict,
-        f"to {study.metric} {target:g}: {told}; {'; '.join(gains)}",
+        f"to test {label(study.metric)} {target:g}: {told}; {'; '.join(gains)}",
     )
 
 
 def _larger(what: str, text: str, lines: Sequence[Line], metric: str) -> Claim:
     """Judge lines that differ in K or N only, in ascending order."""
     size = _K if what == "K" else _N
-    losses = [float(np.mean(line.finals("train", "loss"))) for line in lines]
-    metrics = [float(np.mean(line.finals("test", metric))) for line in lines]
     told = "; ".join(
-        f"{what} = {size(line)}: training loss {loss:.4f}, {metric} {value:.4f}"
-        for line, loss, value in zip(lines, losses, metrics, strict=True)
+        f"{what} = {size(line)}: training loss {spread(line.finals('train', 'loss'))}, "
+        f"test {label(metric)} {spread(line.finals('test', metric))}"
+        for line in lines
     )
     where = f"Q = {lines[0].steps}" + (f", N = {_N(lines[0])}" if what == "K" else f", K = {_K(lines[0])}")
-    return Claim(text, where, _order(losses), told)
+    return Claim(text, where, _rising([line.finals("train", "loss") for line in lines]), told)
 
 
 def _groups(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
@@ -154,11 +154,15 @@ def _groups(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
             yield sorted(group, key=size)
 
 
-def _order(losses: Sequence[float]) -> Verdict:
-    """Tell whether losses rise all along, at least from the first to the last, or not."""
-    if all(a < b for a, b in pairwise(losses)):
+def _rising(losses: Sequence[Sequence[float]]) -> Verdict:
+    """Tell whether losses, some seeds each, rise all along; at least from the first to the last; or not."""
+    first, last = losses[0], losses[-1]
+    if max(first) >= min(last) and max(last) >= min(first):
+        return "unclear"
+    means = [float(np.mean(own)) for own in losses]
+    if all(a < b for a, b in pairwise(means)):
         return "yes"
-    return "partly" if losses[0] < losses[-1] else "no"
+    return "partly" if means[0] < means[-1] else "no"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
