@@ -39,4 +39,10 @@ class Costs(Strict):
 
     def at(self, t_comm: float) -> "Costs":
         """Return the same for another t_comm."""
-        return self.model_copy(update={"t_comm": t_comm})
+        return Costs(**(self.model_dump() | {"t_comm": t_comm}))
+
+    def under(self, others: "Costs | None") -> "Costs":
+        """Return the same with those that ``others`` sets in place of its own."""
+        return (
+            self if others is None else self.model_copy(update={k: getattr(others, k) for k in others.model_fields_set})
+        )

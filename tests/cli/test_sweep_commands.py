@@ -46,14 +46,15 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("sweep", "sweep.toml", "--jobs", 1) == 0
     printed = capsys.readouterr().out
-    assert "6 trials to choose rates" in printed
-    assert "diverged after round 0" in printed
+    assert "4 trials\n" in printed
+    assert "2 trials of baselines" in printed
+    assert "diverged; its last good round is 0" in printed
     assert re.search(r"Q=1: rate 0.1 \(training loss [\d.]+ at 0.1, inf at 1e\+30\)", printed)
-    assert re.search(r"6/6  .*seed=2  loss [\d.]+  test accuracy [\d.]+", printed)
+    assert re.search(r"3/3  .*seed=2  loss [\d.]+  test accuracy [\d.]+", printed)
     assert f"Report: {Path('sweeps/tiny/report.html')}" in printed
     assert Path("sweeps/tiny/report.html").exists()
     assert tdcd_command("sweep", "sweep.toml") == 0
-    assert "6 runs, of which 6 have ended before" in capsys.readouterr().out
+    assert "2 runs, of which 2 have ended before" in capsys.readouterr().out
 
 
 def test_what_would_be_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +77,7 @@ def test_mistakes_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str
 
 def test_a_run_that_fails_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("sweep", "sweep.toml", "--set", "training.batch_size=5000", "--quiet") == 2
-    assert re.search(r"tdcd: trials/Q=1,rate=0.1: .*batch_size: 5000 is more than", capsys.readouterr().err)
+    assert re.search(r"tdcd: trials/Q=.,rate=\S+: .*batch_size: 5000 is more than", capsys.readouterr().err)
 
 
 def test_a_terminal_sees_bars() -> None:
@@ -124,7 +125,9 @@ def test_compare_tells_mistakes(swept: Path, capsys: pytest.CaptureFixture[str])
         ([swept, "--cost", "slowdown"], "--cost slowdown: write it as KEY=VALUE"),
         ([swept, "--metric", "f3"], "metric: 'f3' was not measured"),
         (["nowhere"], "nowhere is not a run"),
-        ([swept / "runs/Q=1,seed=1", "--cost", 'speeds={"a/b"=2.0}'], "has no client 'a/b'"),
+        ([swept / "runs/Q=1,seed=1", "--cost", 'speeds={"a/b"=2.0}'], "no run has a client 'a/b'"),
+        ([swept, "--cost", "t_comm=5"], "--cost t_comm: write --t-comm 5 instead"),
+        ([swept, "--t-comm", "nan"], "t_comm: should be"),
     ):
         assert tdcd_command("compare", *words) == 2
         assert message in capsys.readouterr().err
@@ -141,6 +144,8 @@ def test_reports_of_a_run_a_sweep_and_several(swept: Path, capsys: pytest.Captur
     assert "2 runs compared" in Path("both/report.html").read_text()
     assert tdcd_command("report", one, two) == 2
     assert tdcd_command("report", one, "--out", "x") == 2
+    assert tdcd_command("report", one, "--target", 0.5) == 2
+    assert tdcd_command("report", one, "--metric", "f7") == 2
     assert "--out" in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ import safetensors.torch
 import tomli_w
 
 import tdcd
+from support import same
 from tdcd.experiments.job import embedded
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
+from tdcd.experiments.run import run_variant
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
 from tdcd.experiments.sweeping import SweepObserver, run_sweep
 
@@ -37,18 +40,18 @@ def parsed(**changes: Any) -> Any:
     return parse_sweep(tomli_w.dumps({k: v for k, v in (TINY | changes).items() if v is not None}), "sweep.toml")
 
 
-def names(sweep: Any, silos: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    return [found.name for found in combinations(sweep, "sweep.toml", {}, silos or {})]
+def names(sweep: Any, silos: Sequence[str] = ()) -> list[str]:
+    return [found.name for found in combinations(sweep, "sweep.toml", {}, lambda job: silos)]
 
 
 def test_every_combination_and_what_it_is_compared_with() -> None:
-    found = names(parsed(), {"": ["left", "right"]})
+    found = names(parsed(), ["left", "right"])
     assert found == ["Q=1,K=2", "Q=1,K=4", "Q=3,K=2", "Q=3,K=4", "central", "left-alone", "right-alone",
                      "one-tier,Q=1", "one-tier,Q=3"]  # fmt: skip
 
 
 def test_all_take_the_same_number_of_local_steps() -> None:
-    for combination in combinations(parsed(), "sweep.toml", {}, {}):
+    for combination in combinations(parsed(), "sweep.toml", {}, None):
         training = combination.job.training
         assert training.rounds * training.local_steps == 12
         assert training.evaluate_every * training.local_steps == 6
@@ -61,7 +64,7 @@ def test_all_take_the_same_number_of_local_steps() -> None:
 
 def test_k_is_meant_for_every_silo() -> None:
     """The digits job gives its silos numbers of their own; a grid over K must not be without effect."""
-    job = next(iter(combinations(parsed(), "sweep.toml", {}, {}))).job
+    job = next(iter(combinations(parsed(), "sweep.toml", {}, None))).job
     assert {silo.clients for silo in job.silos.values()} == {2}
 
 
@@ -75,7 +78,7 @@ def test_cases_belong_together() -> None:
         ],
         baselines=["central"],
     )
-    found = list(combinations(sweep, "sweep.toml", {}, {}))
+    found = list(combinations(sweep, "sweep.toml", {}, None))
     assert [one.name for one in found] == ["wide", "narrow", "central,wide", "central,narrow"]
     assert [one.job.training.momentum for one in found] == [0, 0.5, 0, 0.5]
     assert [one.job.model.kind for one in found] == ["mlp", "linear"] * 2
@@ -87,6 +90,14 @@ def test_values_may_be_tables() -> None:
     steps = {"training": {"local_steps": 3}}
     found = names(parsed(grid={"data": {"rows": rows}}, settings=steps, baselines=["central"]))
     assert found == ["rows=equal", "rows=label-skew-0.1", "central"]
+    wide = {"silos": {"left": {"model": {"hidden": [[8], [16, 8]]}}, "right": {"model": {"hidden": [[8]]}}}}
+    assert parsed(grid=wide, baselines=[]).lines == "left.model.hidden"
+    models = [{"kind": "mlp", "hidden": [8]}, {"kind": "mlp", "hidden": [16, 8]}]
+    both = {"silos": {"left": {"model": models}, "right": {"model": models[:1]}}}
+    assert names(parsed(grid=both, settings=steps, baselines=[])) == [
+        "left.model=mlp-8,right.model=mlp-8",
+        "left.model=mlp-16x8,right.model=mlp-8",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +108,32 @@ def test_values_may_be_tables() -> None:
         ({"grid": {"training": {"local_steps": 3}}}, r"grid: training.local_steps: a list of values is wanted"),
         ({"grid": {"training": {"local_steps": []}}}, r"grid: training.local_steps: a list of values is wanted"),
         ({"grid": {"training": {"local_steps": [1, 1]}}}, r"a value is there twice"),
-        ({"grid": {"training": {"seed": [1, 2]}}}, r"write seeds = \[1, 2\] at the top instead"),
-        ({"grid": {"training": {"rounds": [1, 2]}}}, r"a sweep says iterations"),
-        ({"settings": {"training": {"rounds": 2}}}, r"training.rounds: a sweep says iterations"),
+        ({"grid": {"training": {"seed": [1, 2]}}}, r"grid: training.seed: write seeds = \[1, 2\] at the top"),
+        ({"grid": {"training": {"rounds": [1, 2]}}}, r"grid: training.rounds: write iterations"),
+        ({"settings": {"training": {"rounds": 2}}}, r"settings: training.rounds: write iterations"),
+        ({"settings": {"training": {"seed": 2}}}, r"settings: training.seed: write seeds"),
+        ({"settings": {"baselines": ["central"]}}, r"settings: baselines: write them at the top"),
+        ({"cases": [{"name": "a", "training": {"evaluate_every": 2}}]}, r"case 'a': training.evaluate_every: write"),
+        ({"settings": {"training": {"rate": 0.1}}}, r"settings: training.rate: \[select\] chooses it"),
+        ({"settings": {"training": {"local_steps": 2}}}, r"settings: training.local_steps: the grid varies"),
+        (
+            {
+                "settings": {"data": {"features": {"kind": "strips", "silos": 2}}},
+                "grid": {"data": {"features": {"silos": [1, 2]}}},
+            },
+            r"data.features: the grid varies data.features.silos",
+        ),
+        ({"report": {"metric": "acuracy"}}, r"report.metric: 'acuracy' is not measured .* did you mean 'accuracy'"),
+        ({"costs": {"t_comm": 7.0}}, r"costs: t_comm: write report.t_comm"),
+        ({"select": {"rates": [0.1], "iterations": 7}}, r"sweep.toml: select.iterations: 7 local steps are no whole"),
         (
             {"grid": {"training": {"local_step": [1, 3]}}},
             r"training: unknown key 'local_step'; did you mean 'local_steps'",
         ),
-        ({"grid": {"training": {"rate": [-1.0]}}, "select": None}, r"training.rate: should be greater than 0"),
+        (
+            {"grid": {"training": {"rate": [-1.0]}}, "select": None, "settings": {"training": {"local_steps": 3}}},
+            r"training.rate: should be greater than 0",
+        ),
         ({"seeds": [1, 1]}, r"seeds: different whole numbers from 0 up"),
         ({"seeds": []}, r"seeds"),
         ({"cases": [{"model": {"hidden": [4]}}]}, r"cases: every case needs a name"),
@@ -140,7 +169,7 @@ def test_a_sweep_file_names_its_job_from_where_it_lies(tmp_path: Path) -> None:
 def test_the_papers_experiments_are_whole(name: str, scale: str) -> None:
     sweep = experiment(name, scale)
     assert sweep.name == f"{name}-{scale}"
-    found = list(combinations(sweep, name, {}, {}))
+    found = list(combinations(sweep, name, {}, None))
     federated = [one for one in found if one.variant == "federation"]
     if name.endswith("-silos"):
         assert [one.name for one in federated] == ["N=1", "N=4", "N=16"]
@@ -188,9 +217,33 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_options_may_not_contradict_the_grid() -> None:
+    with pytest.raises(tdcd.JobError, match=r"--set: data.clients: the grid varies data.clients"):
+        combinations(parsed(), "sweep.toml", {"data.clients": 3}, None)
+
+
+def test_baselines_do_not_depend_on_what_the_grid_has_first() -> None:
+    def central(steps: list[int], clients: list[int]) -> Any:
+        grid = {"training": {"local_steps": steps}, "data": {"clients": clients}}
+        return next(c.job for c in combinations(parsed(grid=grid), "s", {}, None) if c.variant == "central")
+
+    assert central([1, 3], [2, 4]) == central([3, 6], [8])
+
+
+def test_every_way_to_split_the_features_has_silos_of_its_own(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    features = 'features = { kind = "strips", silos = 2 }'
+    job.write_text(re.sub(r"(?s)\[silos.left\].*?(?=\[model\])", f"{features}\n", embedded("digits")))
+    changes = {"grid": {"data": {"features": {"silos": [3, 2]}}}, "settings": {"training": {"local_steps": 3}}}
+    sweep = parsed(job=str(job), baselines=["alone"], select=None, seeds=[1], **changes)
+    run_sweep(sweep, tmp_path / "sweep")
+    alone = {path.name for path in (tmp_path / "sweep/runs").iterdir() if "alone" in path.name}
+    assert len(alone) == 5
+
+
 def test_what_a_sweep_writes(swept: Path) -> None:
     plan = json.loads((swept / "sweep.json").read_text())
-    assert [one["name"] for one in plan["combinations"]] == names(parsed(), {"": ["left", "right"]})
+    assert [one["name"] for one in plan["combinations"]] == names(parsed(), ["left", "right"])
     for one in plan["combinations"]:
         losses = {trial["rate"]: trial["loss"] for trial in one["trials"]}
         assert one["rate"] == min(losses, key=lambda rate: losses[rate])
@@ -208,11 +261,12 @@ def test_a_run_of_a_sweep_is_that_of_train(swept: Path, tmp_path: Path) -> None:
 
 
 def test_one_tier_by_single_steps_is_central(swept: Path) -> None:
-    one, other = (
-        safetensors.torch.load_file(swept / f"runs/{name},seed=1/checkpoint.safetensors")
-        for name in ("central", "one-tier,Q=1")
-    )
-    assert all(bool((one[key] == other[key]).all()) for key in one)
+    plan = json.loads((swept / "sweep.json").read_text())["combinations"]
+    (tier,) = (one for one in plan if one["name"] == "one-tier,Q=1")
+    assert tier["runs"][0]["path"] == "runs/central,seed=1", "so it is trained once"
+    job = tdcd.load_job(swept / "runs/central,seed=1/job.toml")
+    found = run_variant(job, tdcd.load_data(job), "one-tier", None)
+    assert same(tdcd.load_blocks(swept / "runs/central,seed=1"), found.blocks)
 
 
 def test_started_again_nothing_is_run_twice_and_it_can_grow(swept: Path) -> None:
@@ -243,7 +297,8 @@ def test_rates_that_diverge_are_not_chosen(tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(tdcd.RunError, match=r"trials/Q=1,K=2,rate=0.1: .*batch_size: 5000 is more than"):
+    failed = r"trials/Q=.,K=.,rate=\S+: .*batch_size: 5000 is more than(?s:.)*7 more of 8 failed"
+    with pytest.raises(tdcd.RunError, match=failed):
         run_sweep(parsed(settings={"training": {"batch_size": 5000}}, baselines=[]), tmp_path / "sweep", jobs=1)
     steps = {"training": {"local_steps": 3}}
     with pytest.raises(tdcd.TdcdError, match=r"data_batch_1.bin is not there"):
@@ -306,6 +361,23 @@ def test_killed_at_any_moment_it_ends_with_the_same_files(tmp_path: Path) -> Non
         break
     assert kills
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_stopped_in_the_background_it_writes_checkpoints(tmp_path: Path) -> None:
+    """A shell starts what runs in the background with the interrupt signal ignored."""
+    file = tmp_path / "sweep.toml"
+    changes = {"iterations": 60_000, "baselines": [], "select": {"rates": [0.1], "iterations": 6}}
+    file.write_text(tomli_w.dumps(TINY | changes))
+    words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command(file, "-o", tmp_path / "sweep", "--quiet")]
+    process = subprocess.Popen(words)
+    while len(list((tmp_path / "sweep").rglob("runs/*/history.jsonl"))) < 2:
+        time.sleep(0.1)
+    time.sleep(1)
+    process.terminate()
+    assert process.wait(timeout=60) == 130
+    ended = [json.loads(file.read_text()) for file in (tmp_path / "sweep").rglob("runs/*/result.json")]
+    assert {result["status"] for result in ended} == {"interrupted"}
+    assert min(result["round"] for result in ended) > 0
 
 
 def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tdcd.experiments.sweeping import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.findings import affine, claims, winners
-from tdcd.reports.study import Line, Panel, Study, read_study
+from tdcd.reports.study import Line, Measure, Panel, Study, read_study
+
+ACCURACY, TEST_LOSS = Measure("test", "accuracy"), Measure("test", "loss")
 
 SWEEP = """
 name = "tiny"
@@ -49,7 +52,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), silos: int = 2, clients: int = 3,
-         variant: str = "federation", seed: int = 1) -> RunFiles:  # fmt: skip
+         variant: str = "federation", seed: int = 1, status: str = "finished") -> RunFiles:  # fmt: skip
     """Make up a run that was evaluated after every round."""
     history = tuple(
         {
@@ -67,62 +70,95 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
     return RunFiles(
         path=Path(f"run-{steps}-{silos}-{clients}-{variant}-{seed}"),
         variant=variant,
-        job={"training": {"local_steps": steps, "seed": seed}},
+        job={"training": {"local_steps": steps, "seed": seed}, "data": {"clients": clients, "features": silos}},
         federation={"silos": told, "loss": "cross-entropy"},
         history=history,
         sessions=(),
-        result={"status": "finished", "kept": len(scores) - 1},
+        result={"status": status, "kept": len(scores) - 1},
         baselines={},
     )
 
 
 def line(*runs: RunFiles) -> Line:
-    return Line(f"Q = {runs[0].job['training']['local_steps']}", runs[0].variant, {}, tuple(runs))
+    job = runs[0].job
+    values = {"Q": job["training"]["local_steps"], "K": job["data"]["clients"], "N": job["data"]["features"]}
+    return Line(f"Q = {values['Q']}", runs[0].variant, values, tuple(runs))
 
 
 def study(*panels: Panel, t_comm: tuple[float, ...] = (10.0, 100.0), wanted: float | None = None) -> Study:
     planned = sum(len(one.runs) for panel in panels for one in panel.lines)
-    return Study("s", "s", "Q", "accuracy", t_comm, wanted, Costs(), panels, planned, {"name": "s"}, {})
+    return Study("s", "s", "Q", ACCURACY, t_comm, wanted, Costs(), panels, planned, {"name": "s"}, {})
 
 
 def test_means_and_bands_over_seeds() -> None:
-    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2)).band("test", "accuracy")
+    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2)).band(ACCURACY)
     assert found.x.tolist() == [0, 2, 4]
     assert found.mean == pytest.approx([0.2, 0.6, 0.8])
     assert found.low == pytest.approx([0.1, 0.5, 0.7])
     assert found.high == pytest.approx([0.3, 0.7, 0.9])
-    shorter = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3], seed=2)).band("test", "accuracy")
+    under_way = replace(made(2, [0.3], seed=2), result={})
+    shorter = line(made(2, [0.1, 0.5, 0.9]), under_way).band(ACCURACY)
     assert shorter.mean == pytest.approx([0.2]), "as far as all have come"
-    timed = line(made(2, [0.1, 0.5, 0.9])).band("test", "accuracy", Costs(t_comm=10))
+    timed = line(made(2, [0.1, 0.5, 0.9])).band(ACCURACY, Costs(t_comm=10))
     assert timed.x.tolist() == [0, 32, 64]
 
 
 def test_time_to_a_target() -> None:
     one = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2))
-    assert one.reached("accuracy", 0.6).rounds == [2, 1]
-    assert one.times_to("accuracy", 0.6, Costs(t_comm=100)) == [604, 302]
-    assert one.times_to("accuracy", 0.8, Costs(t_comm=100)) == [604, None]
-    assert not one.reached("accuracy", 0.8).all
-    assert one.reached("loss", 0.35).rounds == [2, 1], "a loss is better the lower it is"
-    assert Panel("", (one,), ()).target("accuracy") == 0.7, "what every run reaches"
-    assert Panel("", (one,), ()).target("loss") == 0.31, "0.30000000000000004, in two digits"
-    assert affine(one, "accuracy", 0.6, Costs()) == (3.0, 4.5)
+    assert one.reached(ACCURACY, 0.6) == [2, 1]
+    assert one.times_to(ACCURACY, 0.6, Costs(t_comm=100)) == [604, 302]
+    assert one.times_to(ACCURACY, 0.8, Costs(t_comm=100)) is None, "one of its runs does not reach it"
+    assert one.reached(ACCURACY, 0.8) == [2, None]
+    assert one.reached(TEST_LOSS, 0.35) == [2, 1], "a loss is better the lower it is"
+    assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
+    assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
+    assert affine(one, ACCURACY, 0.6, Costs()) == (3.0, 4.5)
     central = line(made(1, [0.1, 0.9], variant="central"))
-    assert central.times_to("accuracy", 0.8, Costs(t_comm=100)) == [1], "in one place nothing is sent"
+    assert central.times_to(ACCURACY, 0.8, Costs(t_comm=100)) == [1], "in one place nothing is sent"
     assert sum(central.traffic().values()) == 0
 
 
 def test_which_line_is_first_at_which_latency() -> None:
     """Q = 1 needs 10 rounds: 10·(3t + 1); Q = 10 needs 4: 4·(3t + 10). They meet at t = 30 / 18."""
     one, ten = line(made(1, [0.0] * 10 + [0.9])), line(made(10, [0.0] * 4 + [0.9]))
-    found = winners(Panel("", (one, ten), ()), "accuracy", 0.9, Costs())
+    found = winners(Panel("", (one, ten), ()), ACCURACY, 0.9, Costs())
     assert [(win.label, win.start, win.end) for win in found] == [
         ("Q = 1", 0, pytest.approx(30 / 18)),
         ("Q = 10", pytest.approx(30 / 18), np.inf),
     ]
     never = line(made(20, [0.0, 0.1]))
-    assert len(winners(Panel("", (one, ten, never), ()), "accuracy", 0.9, Costs())) == 2
-    assert winners(Panel("", (one, never), ()), "accuracy", 0.9, Costs()) == []
+    assert len(winners(Panel("", (one, ten, never), ()), ACCURACY, 0.9, Costs())) == 2
+    assert winners(Panel("", (one, never), ()), ACCURACY, 0.9, Costs()) == []
+
+
+def test_lines_that_are_first_together_share_it() -> None:
+    one, two = line(made(1, [0.0, 0.0, 0.9])), replace(line(made(1, [0.0, 0.0, 0.9], seed=2)), label="other")
+    (win,) = winners(Panel("", (one, two), ()), ACCURACY, 0.9, Costs())
+    assert win.label == "Q = 1 and other"
+
+
+def test_runs_that_diverged_are_left_out_of_means() -> None:
+    bad = made(2, [0.1, 0.2], losses=[1.0, 5e4], seed=2, status="diverged")
+    found = line(made(2, [0.1, 0.5, 0.9]), bad)
+    assert found.finals(ACCURACY) == [0.9]
+    assert found.band(ACCURACY).mean == pytest.approx([0.1, 0.5, 0.9])
+    assert Panel("", (found,), ()).target(ACCURACY) == 0.9
+    assert found.times_to(ACCURACY, 0.9, Costs()) is None, "not every run gets there"
+    assert verdicts(found)["All settings converge"] == "no"
+    hopeless = Line("Q = 9", "federation", {}, (), None, {0.1: None})
+    assert verdicts(line(made(2, [0.1, 0.9])), hopeless)["All settings converge"] == "no"
+
+
+def test_a_run_that_stopped_early_stays_where_it_stopped() -> None:
+    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7], seed=2)).band(ACCURACY)
+    assert found.mean == pytest.approx([0.2, 0.6, 0.8])
+
+
+def test_a_target_is_not_what_runs_begin_with() -> None:
+    assert Panel("", (line(made(1, [0.5, 0.5])),), ()).target(ACCURACY) is None
+    assert Panel("", (line(made(1, [0.0, 0.0])),), ()).target(ACCURACY) is None
+    assert Panel("", (line(made(1, [0.9, 0.99456])),), ()).target(TEST_LOSS) == 0.0055
+    assert Panel("", (line(made(1, [0.1, 0.0347, 0.1])),), ()).target(Measure("test", "accuracy")) is None
 
 
 def verdicts(*lines: Line, **more: Any) -> dict[str, str]:
@@ -143,7 +179,9 @@ def test_the_papers_claims_are_judged() -> None:
     thirty = made(30, [0.0, 0.9], losses=[1.0, 0.15])
     assert verdicts(line(one), line(ten), line(thirty), wanted=0.9)[per] == "partly"
     again = made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.05], seed=2)
-    assert verdicts(line(one), line(ten, again), wanted=0.9)[per] == "unclear", "the seeds differ by more"
+    first = made(1, [0.0] * 10 + [0.9], losses=[1.0] * 10 + [0.1], seed=2)
+    assert verdicts(line(one, first), line(ten, again), wanted=0.9)[per] == "unclear", "the seeds do not agree"
+    assert claims(replace(study(Panel("", (line(one), line(ten)), ())), sweep={})) == [], "listed runs prove nothing"
     worse = made(1, [0.5, 0.4], losses=[1.0, 1.2])
     assert verdicts(line(worse))["All settings converge"] == "no"
 
@@ -182,8 +220,10 @@ def test_its_files(swept: Path) -> None:
     assert [int(row["hub_to_hub"]) for row in one] == [entry["traffic"]["hub_to_hub"] for entry in history]
     central = [row for row in rows if row["variant"] == "central"]
     assert {row["hub_to_client"] for row in central} == {"0"}
+    (first, *_) = [row for row in rows if row["variant"] == "one-tier" and row["Q"] == "1" and row["round"] == "12"]
+    assert int(first["hub_to_client"]) > 0, "the same training, but here its hubs and clients lie apart"
     with (swept / "report/results.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 2 * (4 + 1 + 2 + 2)
+        assert len(list(csv.DictReader(file))) == 2 * (4 + 1 + 2 + 2), "one tier by single steps has rows of its own"
 
 
 def test_a_sweep_under_way(swept: Path, tmp_path: Path) -> None:
@@ -193,7 +233,7 @@ def test_a_sweep_under_way(swept: Path, tmp_path: Path) -> None:
         shutil.rmtree(path / name)
     (path / "runs/Q=1,K=5,seed=1/result.json").unlink()
     page = write_study(read_study([path]), path).read_text()
-    assert "13 of 18 runs" in page
+    assert "11 of 16 runs" in page, "one tier by single steps is central training, so there are 16"
     shutil.rmtree(path / "runs")
     with pytest.raises(tdcd.RunError, match="no run of it has begun"):
         read_study([path])
@@ -204,9 +244,10 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
     for a, b in zip(cheap.lines, dear.lines, strict=True):
         assert a.runs[0].path == b.runs[0].path
     one, two = cheap.panels[0].lines[0], dear.panels[0].lines[0]
-    rounds = [number or 0 for number in one.reached("accuracy", 0.5).rounds]
-    assert one.times_to("accuracy", 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
-    assert two.times_to("accuracy", 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
+    found = zip(one.shown, one.reached(ACCURACY, 0.5), strict=True)
+    rounds = [run.history[place or 0]["round"] for run, place in found]
+    assert one.times_to(ACCURACY, 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
+    assert two.times_to(ACCURACY, 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
     page = write_study(read_study([swept], t_comm=[7.0], costs=Costs(hub_latency=5.0)), tmp_path).read_text()
     assert "t_comm = 7" in page
 
@@ -226,16 +267,61 @@ def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
     assert variant_of(tmp_path / "run/alone/left") == "left alone"
 
 
+def test_costs_go_over_those_of_the_sweep(swept: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    shutil.copytree(swept, path)
+    plan = json.loads((path / "sweep.json").read_text())
+    plan["sweep"]["costs"]["step"] = 2.0
+    (path / "sweep.json").write_text(json.dumps(plan))
+    found = read_study([path], costs=Costs(hub_latency=3.0)).costs
+    assert (found.step, found.hub_latency) == (2.0, 3.0)
+    with pytest.raises(tdcd.JobError, match=r"t_comm: should be greater than or equal to 0"):
+        write_study(read_study([path], t_comm=[-10.0]), tmp_path)
+    with pytest.raises(tdcd.JobError, match=r"no run has a client 'left/nobody'"):
+        read_study([path], costs=Costs(speeds={"left/nobody": 2.0}))
+    only = json.loads((path / "runs/Q=1,K=5,seed=1/federation.json").read_text())["silos"][0]["clients"][-1]["name"]
+    assert read_study([path], costs=Costs(speeds={f"left/{only}": 0.5})).costs.speeds, "K = 2 has no such client"
+
+
+def test_a_baseline_by_itself_sends_nothing(swept: Path) -> None:
+    path = swept / "runs/central,seed=1"
+    page = tdcd.write_report(path).read_text()
+    assert "sent in all" not in page
+    assert re.search(r'<th scope="row">central</th><td>–</td>', page)
+
+
+def test_without_test_samples_the_training_rows_are_compared(swept: Path, tmp_path: Path) -> None:
+    paths = []
+    for name in ("Q=1,K=2,seed=1", "Q=6,K=2,seed=1"):
+        paths.append(tmp_path / name)
+        shutil.copytree(swept / "runs" / name, paths[-1])
+        lines = [json.loads(line) | {"test": {}} for line in (paths[-1] / "history.jsonl").read_text().splitlines()]
+        (paths[-1] / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_study(paths)
+    assert found.measure == Measure("train", "accuracy")
+    assert "training accuracy over time" in write_study(found, tmp_path).read_text()
+
+
+def test_a_combination_of_which_every_rate_diverged_is_told(tmp_path: Path) -> None:
+    text = SWEEP.replace("rates = [0.3, 0.1]", "rates = [1e30]").replace("seeds = [1, 2]", "seeds = [1]")
+    path = tmp_path / "sweep"
+    run_sweep(parse_sweep(text.replace('"central", "alone", "one-tier"', ""), "sweep"), path)
+    with pytest.raises(tdcd.RunError, match="every rate diverged, so try smaller ones"):
+        read_study([path])
+
+
 def test_what_is_damaged_is_named(swept: Path, tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     shutil.copytree(swept, path)
-    for content in ("{", "{}", "[]", '{"combinations": 3}'):
+    plan = json.loads((path / "sweep.json").read_text())
+    plan["sweep"]["costs"]["unknown"] = 1
+    for content in ("{", "{}", "[]", '{"combinations": 3}', json.dumps(plan)):
         (path / "sweep.json").write_text(content)
         with pytest.raises(tdcd.RunError, match="damaged"):
             read_study([path])
     with pytest.raises(tdcd.RunError, match="is not a run"):
         read_study([tmp_path])
-    with pytest.raises(tdcd.RunError, match=r"metric: 'f2' was not measured .* there is accuracy"):
+    with pytest.raises(tdcd.RunError, match=r"metric: 'f2' was not measured; there is accuracy"):
         read_study([swept], metric="f2")
 
 

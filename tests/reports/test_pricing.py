@@ -95,8 +95,8 @@ def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
     assert np.diff(slow) == pytest.approx([30 + 4 * STEPS] * 6)
     everyone = round_ends(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))
     assert np.diff(everyone) == pytest.approx([30 + 3 * STEPS] * 6)
-    with pytest.raises(tdcd.JobError, match=r"no client 'a/nobody'"):
-        times(two, Costs(speeds={"a/nobody": 2.0}))
+    with pytest.raises(tdcd.JobError, match=r"no run has a client 'a/nobody'"):
+        tdcd.write_report(two.path, costs=Costs(speeds={"a/nobody": 2.0}))
 
 
 def test_who_is_slow_depends_on_the_seed_only(two: RunFiles) -> None:

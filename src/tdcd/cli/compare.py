@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from tdcd.reports.study import Line, Study
 
+WIDE = 110
+"""Columns of a terminal that shows everything."""
 EXAMPLES = """Examples:
 
 tdcd compare runs/a runs/b
@@ -36,49 +38,49 @@ def command(
 
     study = read_study(runs, metric=metric, t_comm=t_comm, target=target, costs=costs_of(cost))
     console = Console()
-    console.print(comparison(study), highlight=False)
+    console.print(comparison(study, console.width), highlight=False)
 
 
-def comparison(study: "Study") -> "Table":
-    """Return a table with a row for every line of a study."""
+def comparison(study: "Study", width: int) -> "Table":
+    """Return a table with a row for every line of a study, fit for a terminal of so many columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from tdcd.reports.words import label
-
-    score = label(study.metric)
-    spent = "time" if study.goal is None else f"to {score} {study.goal:g}"
-    table = Table(title=study.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    several = any(len(line.shown) > 1 for line in study.lines)
+    caption = "± is half of the range over seeds" if width >= WIDE else "means over seeds"
+    spent = "time of the whole run" if study.goal is None else f"time to {study.measure.label} {study.goal:g}"
+    table = Table(title=f"{study.title}: {spent}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    if several:
+        table.caption, table.caption_justify = caption, "left"
     table.add_column("", no_wrap=True)
-    for name in ("rate", "rounds", "training loss", f"test {score}", "sent"):
+    names = ["rate", "rounds", "loss", study.measure.label, "sent", *(f"t_comm {t:g}" for t in study.t_comm)]
+    for name in [*names, "wall time"] if width >= WIDE else names:
         table.add_column(name, justify="right")
-    for t in study.t_comm:
-        table.add_column(f"{spent}, t_comm {t:g}", justify="right")
-    table.add_column("wall time", justify="right")
     for line in study.lines:
-        if all(run.history for run in line.runs):
-            table.add_row(line.full if study.sweep else line.label, *_cells(study, line))
+        cells = _cells(study, line, width) if line.shown else ["every rate diverged" if not line.runs else "diverged"]
+        table.add_row(line.full if study.sweep else line.label, *cells[: len(table.columns) - 1])
     return table
 
 
-def _cells(study: "Study", line: "Line") -> list[str]:
+def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     from tdcd.reports.pricing import times
-    from tdcd.reports.words import about, duration, mean, size, time
+    from tdcd.reports.study import LOSS
+    from tdcd.reports.words import about, duration, mean, number, size, time
+
+    def told(values: list[float]) -> str:
+        return about(values) if width >= WIDE or not values else number(mean(values))
 
     sent, goal = sum(line.traffic().values()), study.goal
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
-        f"{line.runs[0].history[-1]['round']:,}",
-        about(line.finals("train", "loss")),
-        about(line.finals("test", study.metric)),
+        f"{max(run.history[-1]['round'] for run in line.shown):,}",
+        told(line.finals(LOSS)),
+        told(line.finals(study.measure)),
         size(sent) if sent else "–",
     ]
     for t in study.t_comm:
         priced = study.costs.at(t)
-        if goal is None:
-            reached: list[float | None] = [times(run, priced)[-1] for run in line.runs]
-        else:
-            reached = line.times_to(study.metric, goal, priced)
-        known = [value for value in reached if value is not None]
-        cells.append(time(mean(known)) if len(known) == len(line.runs) else "never")
-    return [*cells, duration(mean([run.history[-1]["seconds"] for run in line.runs]))]
+        whole = [times(run, priced)[-1] for run in line.shown]
+        spent = whole if goal is None else line.times_to(study.measure, goal, priced)
+        cells.append(time(mean(spent)) if spent else "never")
+    return [*cells, duration(mean([run.history[-1]["seconds"] for run in line.shown]))]

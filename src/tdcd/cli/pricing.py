@@ -33,7 +33,10 @@ def costs_of(given: list[str] | None) -> "Costs | None":
 
     if not given:
         return None
+    settings = dict(parse_setting(text, "--cost") for text in given)
+    if "t_comm" in settings:
+        raise JobError(f"--cost t_comm: write --t-comm {settings['t_comm']} instead")
     try:
-        return Costs.model_validate(dict(parse_setting(text, "--cost") for text in given))
+        return Costs.model_validate(settings)
     except ValidationError as error:
         raise JobError("\n".join(f"--cost: {problem}" for problem in problems(error))) from error

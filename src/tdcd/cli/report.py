@@ -33,7 +33,7 @@ def command(
     Works also for what was stopped or is under way; other latencies need no training.
     """
     from tdcd.reports.comparison import write_run_extras, write_study
-    from tdcd.reports.files import read_run
+    from tdcd.reports.files import read_run, variant_of
     from tdcd.reports.page import T_COMM, write_report
     from tdcd.reports.study import is_sweep, read_study
 
@@ -41,8 +41,11 @@ def command(
     if len(runs) == 1 and not is_sweep(runs[0]):
         if out is not None:
             raise RunError("--out is for a sweep or several runs; the report of a single run goes into its directory")
-        write_run_extras(read_run(runs[0]))
-        typer.echo(write_report(runs[0], t_comm=t_comm or T_COMM, costs=costs))
+        if target is not None:
+            raise RunError("--target is for a sweep or several runs")
+        page = write_report(runs[0], metric=metric, t_comm=t_comm or T_COMM, costs=costs)
+        write_run_extras(read_run(runs[0], variant_of(runs[0])), metric)
+        typer.echo(page)
         return
     if len(runs) > 1 and out is None:
         raise RunError("say with --out where the report on several runs is to be written")

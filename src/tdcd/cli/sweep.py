@@ -88,7 +88,7 @@ def _list(sweep: "Sweep", where: str, overrides: dict[str, Any]) -> None:
     from tdcd.experiments.sweep import combinations, runs, trials
 
     tried = total = 0
-    for combination in combinations(sweep, where, overrides, {}):
+    for combination in combinations(sweep, where, overrides, None):
         tried += len(trials(sweep, combination))
         for planned in runs(sweep, combination, None).values():
             total += 1

@@ -55,13 +55,23 @@ class Plain(SweepDisplay):
         """See SweepObserver."""
         self.total, self.done = len(names), len(done)
         ended = f", of which {len(done)} have ended before" if done else ""
-        self.say(f"{len(names)} {'trials to choose rates' if what == 'trials' else 'runs'}{ended}")
+        self.say(f"{len(names)} {what}{ended}")
 
     def ended(self, name: str, result: Mapping[str, Any]) -> None:
         """See SweepObserver."""
         with self.lock:
             self.done += 1
             self.say(f"  {self.done}/{self.total}  {_told(name, result)}")
+
+    def failed(self, name: str) -> None:
+        """See SweepObserver."""
+        with self.lock:
+            self.done += 1
+            self.say(f"  {self.done}/{self.total}  {name.split('/', 1)[-1]}  failed")
+
+    def stopping(self) -> None:
+        """See SweepObserver."""
+        self.say("Stopping: runs under way write their checkpoints …")
 
     def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:
         """See SweepObserver."""
@@ -74,7 +84,7 @@ class Plain(SweepDisplay):
     def finished(self, study: Study, report: Path) -> None:
         """See SweepDisplay."""
         self.console.print()
-        self.console.print(comparison(study))
+        self.console.print(comparison(study, self.console.width), highlight=False)
         self.say(f"Report: {report}")
 
 
@@ -133,6 +143,11 @@ class Live(Plain):
         self._progress.remove_task(self._bars.pop(name))
         self._update(name, self._steps[name])
 
+    def failed(self, name: str) -> None:
+        """See SweepObserver."""
+        super().failed(name)
+        self._progress.remove_task(self._bars.pop(name))
+
     def _update(self, name: str, iteration: int) -> None:
         with self.lock:
             self._at[name] = iteration
@@ -151,7 +166,7 @@ def _told(name: str, result: Mapping[str, Any]) -> str:
     evaluated = result.get("evaluated") or {}
     words = [name.split("/", 1)[-1]]
     if result.get("status") == "diverged":
-        words.append(f"diverged after round {result.get('round')}")
+        words.append(f"diverged; its last good round is {result.get('round')}")
     elif evaluated:
         words.append(f"loss {evaluated['train']['loss']:.4f}")
         words += [f"test {name} {value:.4f}" for name, value in evaluated["test"].items() if name != "loss"][:3]

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -38,31 +38,27 @@ class Processes:
         self._workers = workers
 
     def each(self, tasks: Sequence[Mapping[str, Any]], told: Told) -> None:
-        """Have every task done, in order, as many at once as there are workers.
+        """Have every task done, in order, as many at once as there are workers; one that fails stops no other.
 
         Raises:
-            RunError: one failed; no more were begun, and those under way have written a checkpoint.
+            RunError: some failed; names the first of them and counts the others.
         """
         waiting: SimpleQueue[tuple[int, Mapping[str, Any]]] = SimpleQueue()
         for numbered in enumerate(tasks):
             waiting.put(numbered)
-        failures: SimpleQueue[BaseException] = SimpleQueue()
-        stop = threading.Event()
+        failures: list[Exception] = []
 
         def work(worker: _Worker) -> None:
-            try:
-                while not stop.is_set():
+            with suppress(Empty):
+                while worker.alive:
                     number, task = waiting.get_nowait()
-                    told(number, {"event": "began"})
-                    for answer in worker.do(task):
-                        told(number, answer)
-            except Empty:
-                pass
-            except BaseException as error:
-                failures.put(error)
-                stop.set()
-                for other in self._workers:
-                    other.stop()
+                    try:
+                        told(number, {"event": "began"})
+                        for answer in worker.do(task):
+                            told(number, answer)
+                    except Exception as error:
+                        failures.append(error)
+                        told(number, {"event": "failed"})
 
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in self._workers]
         for thread in threads:
@@ -70,8 +66,12 @@ class Processes:
         for thread in threads:
             while thread.is_alive():  # in short waits, so that Ctrl-C is heard
                 thread.join(0.1)
-        if not failures.empty():
-            raise failures.get()
+        if failures and not isinstance(failures[0], RunError):
+            raise failures[0]
+        if failures:
+            others = f"\n{len(failures) - 1} more of {len(tasks)} failed" if len(failures) > 1 else ""
+            left = f"\n{waiting.qsize()} were not begun" if not waiting.empty() else ""
+            raise RunError(f"{failures[0]}{others}{left}")
 
 
 class _Worker:
@@ -80,6 +80,11 @@ class _Worker:
     def __init__(self, process: "subprocess.Popen[str]", errors: Any) -> None:
         self._process = process
         self._errors = errors
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether the process is there."""
+        return self._process.poll() is None
 
     def do(self, task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Have a task done; yield what is said of it, the last time when it is done."""
@@ -101,7 +106,8 @@ class _Worker:
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
         if self._process.stdin and not self._process.stdin.closed:
-            self._process.stdin.close()
+            with suppress(OSError):  # it may be gone
+                self._process.stdin.close()
 
     def _died(self, task: Mapping[str, Any]) -> RunError:
         code = self._process.wait()
@@ -119,7 +125,7 @@ def _worker(threads: int) -> Iterator[_Worker]:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
     }
-    command = [sys.executable, "-m", "tdcd.experiments.worker", str(threads)]
+    command = [sys.executable, "-m", "tdcd.experiments.worker", str(threads), json.dumps(sys.argv)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(  # noqa: S603
             command,

@@ -4,9 +4,11 @@ A grid is spelled with the keys of the job file. Every combination of its values
 run. Runs that differ in Q are compared after the same number of local steps, so a sweep says iterations, not rounds.
 """
 
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,6 +22,7 @@ from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job
 from tdcd.experiments.run import variant_job
 from tdcd.files import flat
 from tdcd.strict import Strict, problems
+from tdcd.training.metrics import METRICS
 from tdcd.training.settings import Count, Positive
 
 LABELS = {
@@ -30,7 +33,15 @@ LABELS = {
 }
 """What the paper calls some settings; others go by the last word of their key."""
 
-STEPS, SEED = "training.local_steps", "training.seed"
+STEPS, RATE, SEED = "training.local_steps", "training.rate", "training.seed"
+RESERVED = {
+    SEED: "write seeds = [1, 2] at the top of the sweep instead",
+    "training.rounds": "write iterations, in local steps, at the top of the sweep instead",
+    "training.evaluate_every": "write evaluate_every, in local steps, at the top of the sweep instead",
+    "baselines": "write them at the top of the sweep instead",
+    "name": "the sweep has a name of its own",
+}
+"""Settings of a job that a sweep has its own words for."""
 ROWS = ("data.clients", "data.rows", "training.averaging")
 """Settings that make no difference once all rows of a silo are at one client."""
 
@@ -88,6 +99,13 @@ class Sweep(Strict):
     costs: Costs = Costs()
     """Times besides t_comm, for the report."""
 
+    @field_validator("costs")
+    @classmethod
+    def _latencies_apart(cls, costs: Costs) -> Costs:
+        if "t_comm" in costs.model_fields_set:
+            raise ValueError("t_comm: write report.t_comm = [10, 100] instead")
+        return costs
+
     @field_validator("grid")
     @classmethod
     def _lists(cls, grid: dict[str, Any]) -> dict[str, Any]:
@@ -96,10 +114,6 @@ class Sweep(Strict):
                 raise ValueError(f"{key}: a list of values is wanted, such as [1, 10] (is {values!r})")
             if len({repr(value) for value in values}) < len(values):
                 raise ValueError(f"{key}: a value is there twice: {values!r}")
-            if key == SEED:
-                raise ValueError(f"{key}: write seeds = {values!r} at the top instead, for means over seeds")
-            if key in ("training.rounds", "training.evaluate_every"):
-                raise ValueError(f"{key}: a sweep says iterations and evaluate_every, in local steps, at the top")
         return grid
 
     @field_validator("cases")
@@ -135,7 +149,8 @@ class Sweep(Strict):
     def lines(self) -> str:
         """The label of the axis whose values are the lines of a figure."""
         axes = [*dict(flat(self.grid)), *(["cases"] if self.cases else [])]
-        return label(self.report.lines or (STEPS if STEPS in axes else axes[0] if axes else STEPS))
+        chosen = self.report.lines or (STEPS if STEPS in axes else axes[0] if axes else STEPS)
+        return "case" if chosen == "cases" else labels(dict(flat(self.grid))).get(chosen, LABELS[STEPS])
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,8 @@ class Combination:
     """The value of every axis that makes a difference to it, by the axis's label."""
     job: Job
     """The job with the first seed; its rate may yet be chosen."""
+    trained_as: "Combination | None" = None
+    """Another combination that is the same training, so that this one need not be trained."""
 
     @property
     def name(self) -> str:
@@ -204,36 +221,68 @@ def parse_sweep(text: str, where: str) -> Sweep:
 
 
 def combinations(
-    sweep: Sweep, where: str, overrides: Mapping[str, Any], silos: Mapping[str, Sequence[str]]
-) -> Iterator[Combination]:
-    """Yield every combination of a sweep's grid, then those of its baselines.
+    sweep: Sweep, where: str, overrides: Mapping[str, Any], silos: Callable[[Job], Sequence[str]] | None
+) -> list[Combination]:
+    """Return every combination of a sweep's grid, then those of its baselines.
 
     Args:
         sweep: What to combine.
         where: How to call the sweep in errors.
         overrides: Settings that replace those of the sweep, such as the data's directory.
-        silos: The silos of each case by its name ("" without cases), to train each alone.
+        silos: Tells the silos of a job, to train each alone; without it, none is.
+
+    Raises:
+        JobError: something of it is no valid job; says what.
     """
+    _check(sweep, where, overrides)
+    points = [(case, settings, values) for case, settings in _cases(sweep) for values in _values(sweep)]
     found = [
-        (case, values, _job(sweep, where, _settings(sweep.settings) | set_by_case | values | dict(overrides)))
-        for case, set_by_case in _cases(sweep)
-        for values in _values(sweep)
+        Combination("federation", _axes(sweep, case, values), _job(sweep, where, {**settings, **values, **overrides}))
+        for case, settings, values in points
     ]
-
-    def axes(case: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        return ({"case": case} if case else {}) | {label(key): value for key, value in values.items()}
-
-    for case, values, job in found:
-        yield Combination("federation", axes(case, values), job)
-    seen = set()
+    doubles = [name for name, count in Counter(combination.name for combination in found).items() if count > 1]
+    if doubles:
+        raise JobError(f"{where}: two combinations would have the same name: {listed(doubles)}")
     for kind in sweep.baselines:
-        for case, values, job in found:
+        for case, settings, values in points:
             kept = {key: value for key, value in values.items() if matters(key, kind)}
-            variants = [f"{silo} alone" for silo in silos.get(case, ())] if kind == "alone" else [kind]
-            for combination in (Combination(variant, axes(case, kept), job) for variant in variants):
-                if combination.name not in seen:
-                    seen.add(combination.name)
-                    yield combination
+            plain = {} if kind == "one-tier" else {STEPS: 1}
+            job, axes = _job(sweep, where, {**settings, **kept, **overrides, **plain}), _axes(sweep, case, kept)
+            if kind == "alone":
+                found += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
+            else:
+                found.append(Combination(kind, axes, job, _central(sweep, kind, axes, job)))
+    distinct = list({combination.name: combination for combination in found}.values())
+    for combination in distinct:
+        trials(sweep, combination, where)  # their length must fit, too
+    return distinct
+
+
+def _central(sweep: Sweep, kind: Baseline, axes: Mapping[str, Any], job: Job) -> Combination | None:
+    """Return the central training that one tier by single steps is, where that is trained as well."""
+    if kind == "central" or job.training.local_steps > 1 or "central" not in sweep.baselines:
+        return None
+    return Combination("central", {axis: value for axis, value in axes.items() if axis != LABELS[STEPS]}, job)
+
+
+def _check(sweep: Sweep, where: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse settings that would be without effect, or would have another effect than their name in the report says."""
+    grid = dict(flat(sweep.grid))
+    fixed = {"settings": _settings(sweep.settings), "--set": overrides}
+    fixed |= {
+        f"case '{case['name']}'": _settings({k: v for k, v in case.items() if k != "name"}) for case in sweep.cases
+    }
+    for place, keys in (("grid", grid), *fixed.items()):
+        for key in keys:
+            if key in RESERVED:
+                raise JobError(f"{where}: {place}: {key}: {RESERVED[key]}")
+            if key == RATE and sweep.select:
+                raise JobError(f"{where}: {place}: {key}: [select] chooses it; leave one of the two out")
+    for place, keys in fixed.items():
+        for key in keys:
+            clash = [axis for axis in grid if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}.")]
+            if clash:
+                raise JobError(f"{where}: {place}: {key}: the grid varies {clash[0]}; leave one of the two out")
 
 
 def matters(key: str, baseline: Baseline) -> bool:
@@ -243,14 +292,15 @@ def matters(key: str, baseline: Baseline) -> bool:
     return key != STEPS or baseline == "one-tier"
 
 
-def trials(sweep: Sweep, combination: Combination) -> dict[float, SweepRun]:
+def trials(sweep: Sweep, combination: Combination, where: str = "sweep") -> dict[float, SweepRun]:
     """Return the short runs that choose a combination's rate, by their rates."""
     if not sweep.select:
         return {}
-    rounds = _rounds(sweep.select.iterations, combination.job, "select.iterations")
+    combination = combination.trained_as or combination
+    rounds = _rounds(sweep.select.iterations, combination.job, f"{where}: select.iterations")
     return {
         rate: SweepRun(
-            f"trials/{combination.name},rate={rate:g}",
+            f"trials/{combination.name},rate={rate}",
             combination.variant,
             _changed(combination.job, rate=rate, rounds=rounds, evaluate_every=rounds),
         )
@@ -260,6 +310,7 @@ def trials(sweep: Sweep, combination: Combination) -> dict[float, SweepRun]:
 
 def runs(sweep: Sweep, combination: Combination, rate: float | None) -> dict[int, SweepRun]:
     """Return the runs of a combination by their seeds."""
+    combination = combination.trained_as or combination
     job = combination.job if rate is None else _changed(combination.job, rate=rate)
     return {
         seed: SweepRun(f"runs/{combination.name},seed={seed}", combination.variant, _changed(job, seed=seed))
@@ -267,15 +318,35 @@ def runs(sweep: Sweep, combination: Combination, rate: float | None) -> dict[int
     }
 
 
-def label(key: str) -> str:
-    """Return what a setting is called in figures and names."""
-    return LABELS.get(key, "case" if key == "cases" else key.rsplit(".", 1)[-1])
+def data_key(job: Job) -> str:
+    """Return what decides which silos a job's data has."""
+    table = job.as_table()
+    data = {key: value for key, value in table["data"].items() if key not in ("clients", "rows")}
+    return json.dumps([data, sorted(job.silos)])
+
+
+def labels(keys: Iterable[str]) -> dict[str, str]:
+    """Return what settings are called: the paper's letters, or as much of the key as tells them apart."""
+    keys, words = list(keys), 1
+    while True:
+        found = {key: LABELS.get(key, ".".join(key.split(".")[-words:])) for key in keys}
+        if len(set(found.values())) == len(found):
+            return found
+        words += 1
+
+
+def _axes(sweep: Sweep, case: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a combination varies, by the names that figures use."""
+    named = labels(dict(flat(sweep.grid)))
+    return ({"case": case} if case else {}) | {named[key]: value for key, value in values.items()}
 
 
 def _cases(sweep: Sweep) -> list[tuple[str, dict[str, Any]]]:
+    """Return the settings of every case, over those of all runs, by its name."""
+    common = _settings(sweep.settings)
     if not sweep.cases:
-        return [("", {})]
-    return [(case["name"], _settings({k: v for k, v in case.items() if k != "name"})) for case in sweep.cases]
+        return [("", common)]
+    return [(case["name"], common | _settings({k: v for k, v in case.items() if k != "name"})) for case in sweep.cases]
 
 
 def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -290,20 +361,18 @@ def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def _values(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield every combination of the grid's values."""
     grid = dict(flat(sweep.grid))
-    labels = [label(key) for key in grid]
-    if len(set(labels)) < len(labels):
-        raise JobError(f"{sweep.name}: grid: two settings go by the same name: {listed(labels)}")
     for values in product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
 
 def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:
     """Return the job of a combination with the first seed."""
-    for key in ("training.rounds", "training.evaluate_every"):
-        if key in settings:
-            raise JobError(f"{where}: {key}: a sweep says iterations and evaluate_every, in local steps, at the top")
     clients = settings.pop("data.clients", None)  # K is meant for every silo, also for one with a number of its own
     job = load_job(sweep.job, settings | {"baselines": [], "training.rounds": 1, SEED: sweep.seeds[0]}, clients)
+    known, metric = METRICS[job.training.loss], sweep.report.metric
+    if metric is not None and metric not in known:
+        loss = job.training.loss
+        raise JobError(f"{where}: report.metric: '{metric}' is not measured with {loss}{nearest(metric, known)}")
     return _changed(
         job,
         rounds=_rounds(sweep.iterations, job, f"{where}: iterations"),
@@ -327,7 +396,13 @@ def _changed(job: Job, **training: Any) -> Job:
 
 def _told(axis: str, value: Any) -> str:
     """Write a value for the name of a file."""
+    text = _plain(value) if axis == "case" else f"{axis}={_plain(value)}"
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text)
+
+
+def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = "-".join(str(part) for _, part in flat(value))
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text if axis == "case" else f"{axis}={text}")
+        return "-".join(_plain(part) for _, part in flat(value))
+    if isinstance(value, list):
+        return "x".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Run a sweep: first what chooses rates, then every combination with every seed.
+"""Run a sweep: the grid, then its baselines, each after what chooses its rates; then the other seeds of all.
 
     SWEEP/sweep.json         the plan: what each run varies, the rates tried and chosen, how runs ended
     SWEEP/trials/…           short runs that choose rates
@@ -10,7 +10,7 @@ sweep can also grow: with more seeds or values in its file, only what is new is 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tdcd.compute import cores
-from tdcd.errors import JobError, RunError, listed
-from tdcd.experiments.job import Job
+from tdcd.errors import RunError
+from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.processes import Processes, processes
-from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, runs, trials
+from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
 from tdcd.files import write_json
 from tdcd.training.directory import differences, read_history, stored_job
 
@@ -46,6 +46,12 @@ class SweepObserver:
     def ended(self, name: str, result: Mapping[str, Any]) -> None:
         """A run has ended, as its result.json tells."""
 
+    def failed(self, name: str) -> None:
+        """A run failed; why is told when the others have ended."""
+
+    def stopping(self) -> None:
+        """The sweep was asked to stop; runs under way write a checkpoint."""
+
     def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:
         """A rate was chosen; none if all of them diverged."""
 
@@ -58,10 +64,12 @@ class _Sweeping:
     directory: Path
     workers: Processes
     observer: SweepObserver
-    plan: dict[str, Any] = field(default_factory=dict)
 
     def train(self, what: str, wanted: Sequence[SweepRun]) -> None:
         """Train what has not ended before."""
+        wanted = list({run.name: run for run in wanted}.values())
+        if not wanted:
+            return
         missing = [run for run in wanted if not ended(self.directory / run.name, run)]
         names = [run.name for run in wanted]
         waiting = {run.name for run in missing}
@@ -75,6 +83,8 @@ class _Sweeping:
                 self.observer.began(run.name)
             elif answer["event"] == "progress":
                 self.observer.advanced(run.name, answer["iteration"], answer["loss"])
+            elif answer["event"] == "failed":
+                self.observer.failed(run.name)
             else:
                 self.observer.ended(run.name, result(self.directory / run.name))
 
@@ -114,19 +124,20 @@ def run_sweep(
         TdcdError: a run failed, or the directory holds a run of another job; the message names it.
         KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
     """
-    observer, path = observer or SweepObserver(), Path(directory)
-    silos = dict.fromkeys(case["name"] for case in sweep.cases) if sweep.cases else {"": None}
-    first = list(combinations(sweep, where, overrides or {}, {}))  # checks every job before anything is read
-    jobs = min(jobs or cores(), max(1, len(first) * len(sweep.seeds)))
+    observer, path, overrides = observer or SweepObserver(), Path(directory), overrides or {}
+    first = list(combinations(sweep, where, overrides, None))  # checks every job before anything is read
+    planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
+    jobs = min(jobs or cores(), planned)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / ".lock", timeout=0)
-        with lock, processes(jobs, max(1, cores() // jobs)) as workers:
-            names: dict[str, list[str]] = {}
-            if "alone" in sweep.baselines:
-                asked = {case: next(c.job for c in first if c.values.get("case", "") == case) for case in silos}
-                names = _silos(asked, workers, observer, where)
-            _run(sweep, list(combinations(sweep, where, overrides or {}, names)), path, workers, observer)
+        with FileLock(path / ".lock", timeout=0), processes(jobs, max(1, cores() // jobs)) as workers:
+            try:
+                silos = _silos([c.job for c in first], workers, observer, where) if "alone" in sweep.baselines else {}
+                wanted = list(combinations(sweep, where, overrides, lambda job: silos[data_key(job)]))
+                _run(sweep, wanted, path, workers, observer)
+            except KeyboardInterrupt:
+                observer.stopping()
+                raise
     except Timeout as error:
         raise RunError(f"{path} is in use by another sweep; wait until that ends, or stop it") from error
     except OSError as error:
@@ -134,33 +145,42 @@ def run_sweep(
 
 
 def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Processes, observer: SweepObserver) -> None:
-    names = [combination.name for combination in wanted]
-    if len(set(names)) < len(names):
-        doubles = sorted({name for name in names if names.count(name) > 1})
-        raise JobError(f"{sweep.name}: two combinations would have the same name: {listed(doubles)}")
     under_way = _Sweeping(sweep, path, workers, observer)
-    tried = {combination.name: trials(sweep, combination) for combination in wanted} if sweep.select else {}
-    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, None))
-    if tried:
-        under_way.train("trials", [run for candidates in tried.values() for run in candidates.values()])
-    rates = under_way.choose(tried)
-    known = {c.name: runs(sweep, c, rates.get(c.name)) for c in wanted if rates.get(c.name, 0.0) is not None}
-    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, rates))
-    under_way.train("runs", [own[seed] for seed in sweep.seeds for own in known.values()])
-    write_json(path / "sweep.json", _plan(sweep, path, wanted, tried, rates))
+    grid = [combination for combination in wanted if combination.variant == "federation"]
+    others = [combination for combination in wanted if combination.variant != "federation"]
+    rates: dict[str, float | None] = {}
+    write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
+    for part, what in ((grid, ""), (others, " of baselines")):
+        if sweep.select and part:
+            tried = {combination.name: trials(sweep, combination) for combination in part}
+            under_way.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
+            rates |= under_way.choose(tried)
+            write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
+        under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
+    under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
 
 
-def _silos(asked: Mapping[str, Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, list[str]]:
-    """Return the silos of every case: the data must be read to know them."""
-    found: dict[str, list[str]] = {}
-    cases = list(asked)
+def _runs(
+    sweep: Sweep, part: Sequence[Combination], rates: Mapping[str, float | None], seeds: Sequence[int]
+) -> list[SweepRun]:
+    """Return the runs of some combinations, seed by seed; those of which every rate diverged have none."""
+    known = [runs(sweep, c, rates.get(c.name)) for c in part if not sweep.select or rates[c.name] is not None]
+    return [own[seed] for seed in seeds for own in known]
+
+
+def _silos(jobs: Sequence[Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, tuple[str, ...]]:
+    """Return the silos of every way to read the data: of tables they are known, others must be read."""
+    found = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job.data, TableData)}
+    unknown = {data_key(job): job for job in jobs if data_key(job) not in found}
+    keys = list(unknown)
 
     def told(number: int, answer: Mapping[str, Any]) -> None:
         if answer["event"] == "done":
-            found[cases[number]] = answer["silos"]
+            found[keys[number]] = tuple(answer["silos"])
 
-    observer.reading(next(iter(asked.values())).name)
-    workers.each([{"do": "silos", "where": where, "job": job.as_table()} for job in asked.values()], told)
+    if unknown:
+        observer.reading(jobs[0].name)
+        workers.each([{"do": "silos", "where": where, "job": job.as_table()} for job in unknown.values()], told)
     return found
 
 
@@ -175,15 +195,8 @@ def _task(run: SweepRun, path: Path) -> dict[str, Any]:
     }
 
 
-def _plan(
-    sweep: Sweep,
-    path: Path,
-    wanted: Iterable[Combination],
-    tried: Mapping[str, Mapping[float, SweepRun]],
-    rates: Mapping[str, float | None] | None,
-) -> dict[str, Any]:
-    """Return what sweep.json holds."""
-    known = rates is not None
+def _plan(sweep: Sweep, path: Path, wanted: Iterable[Combination], rates: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return what sweep.json holds: of rates that are not chosen yet nothing."""
     return {
         "sweep": sweep.model_dump(exclude_none=True),
         "lines": sweep.lines,
@@ -193,10 +206,11 @@ def _plan(
                 "variant": combination.variant,
                 "values": dict(combination.values),
                 "trials": [
-                    {"rate": rate, "path": run.name, "loss": _finite(final_loss(path / run.name)) if known else None}
-                    for rate, run in tried.get(combination.name, {}).items()
+                    {"rate": rate, "path": run.name, "loss": _finite(final_loss(path / run.name))}
+                    for rate, run in trials(sweep, combination).items()
+                    if combination.name in rates
                 ],
-                "rate": (rates or {}).get(combination.name) if tried else combination.job.training.rate,
+                "rate": rates.get(combination.name) if sweep.select else combination.job.training.rate,
                 "runs": [{"seed": seed, "path": run.name} for seed, run in runs(sweep, combination, None).items()],
             }
             for combination in wanted

@@ -11,6 +11,7 @@ import _thread
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -91,9 +92,10 @@ class Worker(JobObserver):
 
 def main() -> None:
     """Serve until the input ends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a sweep in the background has it ignored
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
-    threads = int(sys.argv[1])
+    threads, sys.argv = int(sys.argv[1]), json.loads(sys.argv[2])  # runs record the command of their sweep
     torch.set_num_threads(threads)
     tasks: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 

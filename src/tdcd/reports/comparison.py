@@ -3,22 +3,23 @@
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.files import RunFiles
 from tdcd.reports.findings import affine, claims, winners
+from tdcd.reports.findings import told as told_win
 from tdcd.reports.page import fill, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
-from tdcd.reports.study import LOWER, Band, Line, Panel, Study
-from tdcd.reports.words import WAYS, Table, duration, label, number, size, spread, time, told
+from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
+from tdcd.reports.words import WAYS, Table, duration, mean, number, size, spread, time, told
 
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
@@ -39,14 +40,14 @@ def write_study(study: Study, directory: Path | str) -> Path:
     return page
 
 
-def write_run_extras(run: RunFiles) -> None:
+def write_run_extras(run: RunFiles, metric: str | None = None) -> None:
     """Write a run's figures, its history and the ledger of its rounds into its folder ``report``."""
     ledger = (
         {"round": number, **{way: getattr(sent, way) for way in WAYS}}
-        for number, sent in enumerate(traffic_by_round(run), start=1)
+        for number, sent in enumerate([] if run.in_one_place else traffic_by_round(run), start=1)
     )
     history = (_evaluation({}, run, line) for line in run.history)
-    write_extras(run.path, list(pictures(run)), {"history": _rows(history), "traffic": _rows(ledger)})
+    write_extras(run.path, list(pictures(run, metric)), {"history": _rows(history), "traffic": _rows(ledger)})
 
 
 def write_extras(directory: Path, drawn: Sequence[Picture | Bars], tables: Mapping[str, str]) -> None:
@@ -71,20 +72,22 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]
             "results": _results(study, panel),
             "target": target,
             "times": _times(study, panel, target) if target is not None else ([], []),
-            "wins": list(_wins(study, panel, target)) if target is not None else [],
+            "wins": _wins(study, panel, target),
             "traffic": _traffic(panel),
         }
         for panel, own in drawn
         for target in [study.target(panel)]
     ]
-    first = next(run for run in study.runs if run.history)
+    first = max((run for run in study.runs if run.history), key=lambda run: len(run.federation["silos"]))
     return fill(
         "study.html",
         title=study.title,
         study=study,
         run=first,
         cards=list(_cards(study)),
-        metric=label(study.metric),
+        measure=study.measure.label,
+        every=_every(study),
+        drawn=first.path.name,
         panels=panels,
         claims=claims(study),
         rates=_rates(study),
@@ -96,15 +99,20 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]
     )
 
 
+def _every(study: Study) -> int:
+    """Return the most local steps between two evaluations."""
+    found = [line["iteration"] for run in study.runs for line in run.history[1:2]]
+    return max(found, default=0)
+
+
 def _cards(study: Study) -> Iterator[tuple[str, str]]:
     yield "runs", f"{len(study.runs):,}"
-    finals = {line.full: line.finals("test", study.metric) for line in study.lines if line.variant == "federation"}
-    means = {name: float(np.mean(values)) for name, values in finals.items() if values}
+    ends = {line.full: line.finals(study.measure) for line in study.lines if line.variant == "federation"}
+    means = {name: mean(values) for name, values in ends.items() if values}
     if means:
-        best = (min if study.metric in LOWER else max)(means, key=lambda name: means[name])
-        yield f"test {label(study.metric)}, {best}", number(means[best])
-    spent = sum(run.history[-1]["seconds"] for run in study.runs if run.history)
-    yield "computing time", duration(spent)
+        best = study.measure.best(means.values())
+        yield f"{study.measure.label}, {next(name for name in means if means[name] == best)}", number(best)
+    yield "computing time", duration(sum(run.history[-1]["seconds"] for run in study.runs if run.history))
     yield "training samples", f"{study.runs[0].federation['samples']:,}"
     yield "test samples", f"{study.runs[0].federation['test_samples']:,}"
 
@@ -113,25 +121,24 @@ def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
     """Yield the figures of a panel: the metric over time units, loss and metric over local steps, who is first."""
     stem = "".join(c if c.isalnum() else "-" for c in panel.title).strip("-").replace("---", "-")
     stem = f"{stem}-" if stem else ""
-    score = f"test {label(study.metric)}"
+    measure, target = study.measure, study.target(panel)
     for t in study.t_comm:
-        ends = sorted(times(line.runs[0], study.costs.at(t))[-1] for line in panel.lines if line.runs[0].history)
-        curves = list(_curves(study, panel, "test", study.metric, t))
+        ends = sorted(times(line.shown[0], study.costs.at(t))[-1] for line in panel.lines if line.shown)
         limit = ends[-2] if len(ends) > 2 and ends[-1] > 1.5 * ends[-2] else None
-        caption = f"{score} over time, t_comm = {t:g}"
-        yield Picture(f"{stem}time-{t:g}", caption, "time units", score, curves, limit=limit)
-    losses = list(_curves(study, panel, "train", "loss"))
+        caption = f"{measure.label} over time, t_comm = {t:g}{' (the slowest line goes on)' if limit else ''}"
+        curves = list(_curves(study, panel, measure, t))
+        yield Picture(f"{stem}time-{t:g}", caption, "time units", measure.label, curves, limit=limit)
+    losses = list(_curves(study, panel, LOSS))
     positive = all(value > 0 for curve in losses for value in curve.y)
     caption = "training loss over local steps"
     yield Picture(f"{stem}loss", caption, "local steps", "training loss", losses, "y" if positive else "")
-    scores = list(_curves(study, panel, "test", study.metric))
-    yield Picture(f"{stem}metric", f"{score} over local steps", "local steps", score, scores)
-    target = study.target(panel)
-    if target is not None and len(panel.lines) > 1 and winners(panel, study.metric, target, study.costs):
+    if measure != LOSS:
+        scores = list(_curves(study, panel, measure))
+        yield Picture(f"{stem}metric", f"{measure.label} over local steps", "local steps", measure.label, scores)
+    if target is not None and winners(panel, measure, target, study.costs):
         first = [_to_target(study, line, target, index) for index, line in enumerate(panel.lines)]
-        caption = f"time to {score} {target:g}, by t_comm"
-        reached = [curve for curve in first if curve]
-        yield Picture(f"{stem}first", caption, "t_comm", "time units", reached, "xy")
+        caption = f"time to {measure.label} {target:g}, by t_comm"
+        yield Picture(f"{stem}first", caption, "t_comm", "time units", [curve for curve in first if curve], "xy")
     sending = [line for line in (*panel.lines, *panel.baselines) if sum(line.traffic().values())]
     if sending:
         most = max(sum(line.traffic().values()) for line in sending)
@@ -140,61 +147,58 @@ def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
         yield Bars(f"{stem}traffic", "sent in a whole run", unit, [line.label for line in sending], parts)
 
 
-def _curves(study: Study, panel: Panel, part: str, measure: str, t_comm: float | None = None) -> Iterator[Curve]:
+def _curves(study: Study, panel: Panel, measure: Measure, t_comm: float | None = None) -> Iterator[Curve]:
     """Yield the curves of a panel; over time, what is all in one place is a level: it has no rounds to wait for."""
     costs = None if t_comm is None else study.costs.at(t_comm)
     places = {repr(line.values.get(study.varied)): index for index, line in enumerate(panel.lines)}
     for index, line in enumerate(panel.lines):
-        yield _curve(line, line.band(part, measure, costs), index, "main")
-    for line in _shown(panel.baselines, measure if part == "test" else study.metric):
-        band = line.band(part, measure, costs)
+        yield from _curve(line, measure, costs, index, "main")
+    for line in _shown(panel.baselines, study.measure):
         if line.variant == "one-tier":
-            yield _curve(line, band, places.get(repr(line.values.get(study.varied)), 6), "thin")
-        elif len(band.mean):
+            yield from _curve(line, measure, costs, places.get(repr(line.values.get(study.varied)), 6), "thin")
+        else:
             colour = "#000000" if line.variant == "central" else "#777777"
-            yield _curve(line, band, colour, "main" if costs is None else "level")
+            yield from _curve(line, measure, costs, colour, "main" if costs is None else "level")
 
 
-def _shown(baselines: Sequence[Line], measure: str) -> list[Line]:
+def _shown(baselines: Sequence[Line], measure: Measure) -> list[Line]:
     """Return baselines to draw: of the silos alone only the one that is best in the end."""
-    alone = [line for line in baselines if line.variant.endswith(" alone") and line.finals("test", measure)]
-    best = max(alone, key=lambda line: float(np.mean(line.finals("test", measure))), default=None)
-    return [line for line in baselines if not line.variant.endswith(" alone") or line is best]
+    alone = {id(line): line.finals(measure) for line in baselines if line.variant.endswith(" alone")}
+    ends = {key: mean(values) for key, values in alone.items() if values}
+    best = next((key for key in ends if ends[key] == measure.best(ends.values())), None)
+    return [line for line in baselines if not line.variant.endswith(" alone") or id(line) == best]
 
 
-def _curve(line: Line, band: Band, colour: int | str, kind: Any) -> Curve:
-    several = len(line.runs) > 1
-    return Curve(
-        line.label,
-        band.x.tolist(),
-        band.mean.tolist(),
-        band.low.tolist() if several else None,
-        band.high.tolist() if several else None,
-        colour,
-        kind,
-    )
+def _curve(line: Line, measure: Measure, costs: Costs | None, colour: int | str, kind: Any) -> Iterator[Curve]:
+    band = line.band(measure, costs)
+    if not len(band.x):
+        return
+    several = len(line.shown) > 1
+    low, high = (band.low.tolist(), band.high.tolist()) if several else (None, None)
+    yield Curve(line.label, band.x.tolist(), band.mean.tolist(), low, high, colour, kind)
 
 
 def _to_target(study: Study, line: Line, target: float, index: int) -> Curve | None:
-    found = affine(line, study.metric, target, study.costs)
+    found = affine(line, study.measure, target, study.costs)
     return Curve(line.label, RANGE.tolist(), (found[0] + found[1] * RANGE).tolist(), colour=index) if found else None
 
 
 def _results(study: Study, panel: Panel) -> Table:
-    score = label(study.metric)
-    header = ["rate", "training loss", f"test {score}", f"best test {score}", "rounds", "wall time"]
+    score = study.measure.label
+    header = ["rate", "training loss", score, f"best {score}", "rounds", "wall time"]
     rows = []
     for line in (*panel.lines, *panel.baselines):
-        began = [run for run in line.runs if run.history]
         name = line.label + (f" ({line.diverged} diverged)" if line.diverged else "")
-        seconds = [run.history[-1]["seconds"] for run in began]
+        if not line.runs:
+            rows.append((name, ["every rate diverged", *[""] * (len(header) - 1)]))
+            continue
         cells = [
             "–" if line.rate is None else f"{line.rate:g}",
-            spread(line.finals("train", "loss")),
-            spread(line.finals("test", study.metric)),
-            spread(line.bests(study.metric)),
-            f"{max((run.history[-1]['round'] for run in began), default=0):,}",
-            duration(float(np.mean(seconds))) if seconds else "–",
+            spread(line.finals(LOSS)),
+            spread(line.finals(study.measure)),
+            spread(line.bests(study.measure)),
+            f"{max((run.history[-1]['round'] for run in line.shown), default=0):,}",
+            duration(mean([run.history[-1]["seconds"] for run in line.shown])) if line.shown else "–",
         ]
         rows.append((name, cells))
     return header, rows
@@ -205,29 +209,29 @@ def _times(study: Study, panel: Panel, target: float) -> Table:
     header = ["local steps", "rounds", *(f"time at t_comm {t:g}" for t in study.t_comm), "bytes sent"]
     rows = []
     for line in (*panel.lines, *panel.baselines):
-        reached = line.reached(study.metric, target)
-        if not reached.all:
-            some = sum(found is not None for found in reached.rounds)
+        spent = [line.times_to(study.measure, target, study.costs.at(t)) for t in study.t_comm]
+        if None in spent or not line.shown:
+            some = sum(found is not None for found in line.reached(study.measure, target))
             rows.append((line.label, [f"not reached ({some} of {len(line.runs)} runs)", *[""] * (len(header) - 1)]))
             continue
-        steps = [found for found in reached.iterations if found is not None]
-        rounds = [found for found in reached.rounds if found is not None]
-        spent = [_known(line.times_to(study.metric, target, study.costs.at(t))) for t in study.t_comm]
-        sent = [
-            sum(next(entry for entry in run.history if entry["round"] == number)["traffic"].values())
-            for run, number in zip(line.runs, rounds, strict=True)
-        ]
-        cells = [f"{np.mean(steps):,.0f}", f"{np.mean(rounds):,.0f}", *(time(float(np.mean(own))) for own in spent)]
-        rows.append((line.label, [*cells, "–" if line.runs[0].in_one_place else size(float(np.mean(sent)))]))
+        places = line.reached(study.measure, target)
+        there = [run.history[place] for run, place in zip(line.shown, places, strict=True) if place is not None]
+        cells = [_range([entry[fact] for entry in there]) for fact in ("iteration", "round")]
+        cells += [_range(own) for own in spent if own]
+        sent = mean([sum(entry["traffic"].values()) for entry in there])
+        rows.append((line.label, [*cells, "–" if line.shown[0].in_one_place else size(sent)]))
     return header, rows
 
 
-def _wins(study: Study, panel: Panel, target: float) -> Iterator[str]:
-    for win in winners(panel, study.metric, target, study.costs):
-        if win.end == inf:
-            yield f"{win.label} for t_comm above {win.start:.3g}" if win.start else f"{win.label} for every t_comm"
-        else:
-            yield f"{win.label} for t_comm from {win.start:.3g} to {win.end:.3g}"
+def _wins(study: Study, panel: Panel, target: float | None) -> list[str]:
+    found = [] if target is None else winners(panel, study.measure, target, study.costs)
+    return [told_win(win) for win in found]
+
+
+def _range(values: Sequence[float]) -> str:
+    """Write a mean, and from where to where it reaches."""
+    told = time(mean(values))
+    return told if min(values) == max(values) else f"{told} ({time(min(values))} … {time(max(values))})"
 
 
 def _traffic(panel: Panel) -> Table:
@@ -235,7 +239,7 @@ def _traffic(panel: Panel) -> Table:
     rows = []
     for line in (*panel.lines, *panel.baselines):
         sent = line.traffic()
-        rounds = max((run.history[-1]["round"] for run in line.runs if run.history), default=0)
+        rounds = max((run.history[-1]["round"] for run in line.shown), default=0)
         if rounds and sum(sent.values()):
             rows.append((line.label, [*(size(sent[way] / rounds) for way in WAYS), size(sum(sent.values()))]))
     return header, rows
@@ -293,7 +297,3 @@ def _rows(rows: Iterator[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(listed)
     return buffer.getvalue()
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -65,7 +65,7 @@ def variant_of(path: Path) -> str:
         place = f"{above.name}/{path.name}"
         for combination in _read(further / "sweep.json", json.loads)["combinations"]:
             if any(run["path"] == place for run in (*combination["runs"], *combination["trials"])):
-                return str(combination["variant"])
+                return str(combination["variant"])  # the first: one tier by single steps is central training
     return "federation"
 
 

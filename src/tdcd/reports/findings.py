@@ -3,17 +3,24 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import inf
-from typing import Literal
-
-import numpy as np
+from math import inf, isclose
+from typing import Any, Literal
 
 from tdcd.costs import Costs
-from tdcd.reports.study import Line, Panel, Study
-from tdcd.reports.words import label, spread
+from tdcd.files import flat
+from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
+from tdcd.reports.words import mean, spread
 
 Verdict = Literal["yes", "partly", "unclear", "no"]
-"""Unclear is what lies within the range of the seeds."""
+"""Unclear is what the seeds do not agree on."""
+FREE = ("name", "training.rounds", "training.evaluate_every", "training.checkpoint_every", "training.rate")
+"""Settings that may differ between lines that are compared: the rest of a sweep's bookkeeping, and the chosen rate."""
+VARIED = {
+    "Q": ("training.local_steps",),
+    "K": ("data.clients", "silos"),
+    "N": ("data.features", "model", "silos"),
+}
+"""Settings that stand for each of the paper's letters. With N the networks differ, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +42,15 @@ class Claim:
     numbers: str
 
 
-def affine(line: Line, metric: str, target: float, costs: Costs) -> tuple[float, float] | None:
+def affine(line: Line, measure: Measure, target: float, costs: Costs) -> tuple[float, float] | None:
     """Return a and b of a line's mean time to the target, a + b·t_comm; nothing if some run does not reach it."""
-    free, one = (line.times_to(metric, target, costs.at(t)) for t in (0.0, 1.0))
-    if not free or None in free or None in one:
-        return None
-    a, b = float(np.mean([t for t in free if t is not None])), float(np.mean([t for t in one if t is not None]))
-    return a, b - a
+    free, one = line.times_to(measure, target, costs.at(0.0)), line.times_to(measure, target, costs.at(1.0))
+    return (mean(free), mean(one) - mean(free)) if free and one else None
 
 
-def winners(panel: Panel, metric: str, target: float, costs: Costs) -> list[Win]:
-    """Return which line is first at the target, for every t_comm from 0 up."""
-    found = {line.label: affine(line, metric, target, costs) for line in panel.lines}
+def winners(panel: Panel, measure: Measure, target: float, costs: Costs) -> list[Win]:
+    """Return which line is first at the target, for every t_comm from 0 up; lines that are first together share it."""
+    found = {line.label: affine(line, measure, target, costs) for line in panel.lines}
     times = {label: ab for label, ab in found.items() if ab is not None}
     if len(times) < 2:
         return []
@@ -57,7 +61,9 @@ def winners(panel: Panel, metric: str, target: float, costs: Costs) -> list[Win]
     wins: list[Win] = []
     for start, end in pairwise(sorted(crossings)):
         middle = (start + end) / 2 if end < inf else start * 2 + 1
-        first = min(times, key=lambda label: times[label][0] + times[label][1] * middle)
+        spent = {label: a + b * middle for label, (a, b) in times.items()}
+        least = min(spent.values())
+        first = " and ".join(label for label, value in spent.items() if isclose(value, least, rel_tol=1e-9))
         if wins and wins[-1].label == first:
             wins[-1] = Win(wins[-1].start, end, first)
         else:
@@ -65,114 +71,120 @@ def winners(panel: Panel, metric: str, target: float, costs: Costs) -> list[Win]
     return wins
 
 
+def told(win: Win) -> str:
+    """Write a range of latencies and who is first there."""
+    if win.end == inf:
+        return f"{win.label} for t_comm above {win.start:.3g}" if win.start else f"{win.label} for every t_comm"
+    return f"{win.label} for t_comm from {win.start:.3g} to {win.end:.3g}"
+
+
 def claims(study: Study) -> list[Claim]:
-    """Return those of the paper's claims that these runs can speak to."""
-    lines = [line for line in study.lines if line.variant == "federation" and any(run.history for run in line.runs)]
-    found = [_converge(lines)] if lines else []
-    for panel in study.panels:
-        if len({line.steps for line in panel.lines}) > 1:
-            found += _more_steps(study, panel)
-    found += [_larger("K", "Larger K is slightly worse", group, study.metric) for group in _groups(lines, "K")]
-    found += [_larger("N", "Larger N is worse", group, study.metric) for group in _groups(lines, "N")]
+    """Return those of the paper's claims that a sweep can speak to; runs that somebody listed prove nothing."""
+    lines = [line for line in study.lines if line.variant == "federation"]
+    if not study.sweep or not lines:
+        return []
+    found = [_converge(lines)]
+    for group in _groups(lines, "Q"):
+        found += _more_steps(study, group)
+    found += [_larger("K", "Larger K is slightly worse", group, study.measure) for group in _groups(lines, "K")]
+    found += [_larger("N", "Larger N is worse", group, study.measure) for group in _groups(lines, "N")]
     return found
 
 
 def _converge(lines: Sequence[Line]) -> Claim:
-    falls = [
-        (run.history[0]["train"]["loss"], run.final["train"]["loss"])
-        for line in lines
-        for run in line.runs
-        if run.history and run.result.get("status") != "diverged"
-    ]
-    diverged = sum(line.diverged for line in lines)
+    runs = [run for line in lines for run in line.shown]
+    falls = [(run.history[0]["train"]["loss"], run.final["train"]["loss"]) for run in runs]
     down = sum(last < first for first, last in falls)
-    total = len(falls) + diverged
-    told = f"{down} of {total} runs end with a lower training loss than they began with"
+    total = len(falls) + sum(line.diverged for line in lines)
+    words = f"{down} of {total} runs end with a lower training loss than they began with"
     if falls:
         begun, ended = [first for first, _ in falls], [last for _, last in falls]
-        told += f": from {min(begun):.3f} … {max(begun):.3f} to {min(ended):.3f} … {max(ended):.3f}"
-    return Claim("All settings converge", "", "yes" if down == total else "no", told)
+        words += f": from {min(begun):.3f} … {max(begun):.3f} to {min(ended):.3f} … {max(ended):.3f}"
+    hopeless = [line.full for line in lines if not line.runs]
+    if hopeless:
+        words += f"; every rate diverged for {', '.join(hopeless)}"
+    return Claim("All settings converge", "", "yes" if down == total and not hopeless else "no", words)
 
 
-def _more_steps(study: Study, panel: Panel) -> Iterator[Claim]:
-    """Yield what a panel over Q says."""
-    lines = sorted((line for line in panel.lines if any(run.history for run in line.runs)), key=lambda line: line.steps)
-    if len(lines) < 2:
-        return
-    told = ", ".join(f"Q = {line.steps}: {spread(line.finals('train', 'loss'))}" for line in lines)
-    verdict = _rising([line.finals("train", "loss") for line in lines])
-    yield Claim("Per iteration, larger Q converges worse", panel.title, verdict, f"training loss at the end {told}")
+def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
+    """Yield what lines that differ in Q say."""
+    ends = ", ".join(f"Q = {line.steps}: {spread(line.finals(LOSS))}" for line in lines)
+    where = _where(lines[0], "Q")
+    rising = _rising([line.by_seed(LOSS) for line in lines])
+    yield Claim("Per iteration, larger Q converges worse", where, rising, f"training loss at the end {ends}")
+    panel = Panel("", tuple(lines), ())
     target = study.target(panel)
-    wins = winners(panel, study.metric, target, study.costs) if target is not None else []
+    wins = winners(panel, study.measure, target, study.costs) if target is not None else []
     if target is None or not wins:
         return
-    steps = {line.label: line.steps for line in lines}
-    order = [steps[win.label] for win in wins]
-    told = ", ".join(
-        f"Q = {steps[win.label]} {f'from t_comm {win.start:.3g}' if win.start else 'first'}" for win in wins
-    )
-    one = lines[0]
+    one, steps = lines[0], {line.label: line.steps for line in lines}
     gains = []
     for t in study.t_comm:
-        spent = {line.steps: _mean(line.times_to(study.metric, target, study.costs.at(t))) for line in lines}
-        fastest = min((value, q) for q, value in spent.items() if value is not None)
-        first = spent[one.steps]
-        if first:
-            gains.append(
-                f"at t_comm {t:g}, Q = {fastest[1]} is {first / fastest[0]:.1f} times as fast as Q = {one.steps}"
-            )
+        found = {line.steps: line.times_to(study.measure, target, study.costs.at(t)) for line in lines}
+        spent = {q: mean(values) for q, values in found.items() if values}
+        fastest = min(spent, key=lambda q: spent[q])
+        if one.steps in spent and spent[fastest] > 0:
+            faster = spent[one.steps] / spent[fastest]
+            gains.append(f"at t_comm {t:g}, Q = {fastest} is {faster:.1f} times as fast as Q = {one.steps}")
+    order = [max(steps[label] for label in win.label.split(" and ")) for win in wins]
     larger = order[-1] > one.steps
-    verdict = "yes" if larger and all(a < b for a, b in pairwise(order)) else "partly" if larger else "no"
-    yield Claim(
-        "Larger Q wins in time units as t_comm / t_comp grows",
-        panel.title,
-        verdict,
-        f"to test {label(study.metric)} {target:g}: {told}; {'; '.join(gains)}",
-    )
+    verdict: Verdict = "yes" if larger and all(a < b for a, b in pairwise(order)) else "partly" if larger else "no"
+    words = f"first at {study.measure.label} {target:g}: {'; '.join(map(told, wins))}. {'; '.join(gains)}"
+    yield Claim("Larger Q wins in time units as t_comm / t_comp grows", where, verdict, words)
 
 
-def _larger(what: str, text: str, lines: Sequence[Line], metric: str) -> Claim:
+def _larger(what: str, text: str, lines: Sequence[Line], measure: Measure) -> Claim:
     """Judge lines that differ in K or N only, in ascending order."""
-    size = _K if what == "K" else _N
-    told = "; ".join(
-        f"{what} = {size(line)}: training loss {spread(line.finals('train', 'loss'))}, "
-        f"test {label(metric)} {spread(line.finals('test', metric))}"
+    words = "; ".join(
+        f"{what} = {_size(line, what)}: training loss {spread(line.finals(LOSS))}, "
+        f"{measure.label} {spread(line.finals(measure))}"
         for line in lines
     )
-    where = f"Q = {lines[0].steps}" + (f", N = {_N(lines[0])}" if what == "K" else f", K = {_K(lines[0])}")
-    return Claim(text, where, _rising([line.finals("train", "loss") for line in lines]), told)
+    return Claim(text, _where(lines[0], what), _rising([line.by_seed(LOSS) for line in lines]), words)
 
 
 def _groups(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
-    """Yield lines that have all in common but K (or N), in its order."""
-    groups: dict[tuple[int, int], list[Line]] = {}
+    """Yield lines that have all in common but Q, K or N, in its order."""
+    groups: dict[str, list[Line]] = {}
     for line in lines:
-        groups.setdefault((line.steps, _N(line) if what == "K" else _K(line)), []).append(line)
-    size = _K if what == "K" else _N
+        if line.shown:
+            groups.setdefault(repr(_others(line, what)), []).append(line)
     for group in groups.values():
-        if len({size(line) for line in group}) == len(group) > 1:
-            yield sorted(group, key=size)
+        sizes = [_size(line, what) for line in group]
+        if len(set(sizes)) == len(group) > 1:
+            yield sorted(group, key=lambda line: _size(line, what))
 
 
-def _rising(losses: Sequence[Sequence[float]]) -> Verdict:
-    """Tell whether losses, some seeds each, rise all along; at least from the first to the last; or not."""
-    first, last = losses[0], losses[-1]
-    if max(first) >= min(last) and max(last) >= min(first):
+def _others(line: Line, what: str) -> list[tuple[str, Any]]:
+    """Return the settings of a line but for one of the paper's letters, and for the seed."""
+    free = (*FREE, "training.seed", *VARIED[what])
+    settings = flat(line.runs[0].job)
+    return [(key, value) for key, value in settings if not any(f"{key}.".startswith(f"{own}.") for own in free)]
+
+
+def _where(line: Line, what: str) -> str:
+    """Tell the other letters of lines that differ in one."""
+    return ", ".join(f"{letter} = {_size(line, letter)}" for letter in VARIED if letter != what)
+
+
+def _size(line: Line, what: str) -> int:
+    """Return Q, K or N."""
+    silos = line.runs[0].federation["silos"]
+    if what == "Q":
+        return line.steps
+    return len(silos) if what == "N" else max(len(silo["clients"]) for silo in silos)
+
+
+def _rising(losses: Sequence[dict[int, float]]) -> Verdict:
+    """Tell whether losses rise all along, or at least from the first line to the last.
+
+    Runs with the same seed share first weights and mini-batches, so they are compared with each other.
+    """
+    seeds = [seed for seed in losses[0] if seed in losses[-1]]
+    up = [losses[0][seed] < losses[-1][seed] for seed in seeds]
+    if not seeds or any(up) != all(up):
         return "unclear"
-    means = [float(np.mean(own)) for own in losses]
-    if all(a < b for a, b in pairwise(means)):
-        return "yes"
-    return "partly" if means[0] < means[-1] else "no"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if len(known) == len(values) and known else None
-
-
-def _K(line: Line) -> int:  # noqa: N802
-    return max(len(silo["clients"]) for silo in line.runs[0].federation["silos"])
-
-
-def _N(line: Line) -> int:  # noqa: N802
-    return len(line.runs[0].federation["silos"])
+    means = [mean(list(own.values())) for own in losses]
+    if not up[0]:
+        return "no"
+    return "yes" if all(a < b for a, b in pairwise(means)) else "partly"

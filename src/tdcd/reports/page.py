@@ -8,49 +8,51 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from tdcd.costs import Costs
-from tdcd.errors import RunError
+from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
-from tdcd.reports.files import RunFiles, read_run
-from tdcd.reports.pricing import times
+from tdcd.reports.files import RunFiles, read_run, variant_of
+from tdcd.reports.pricing import check_speeds, times
 from tdcd.reports.topology import SHOWN, topology
-from tdcd.reports.words import WAYS, Table, duration, label, number, size, time, told
+from tdcd.reports.words import WAYS, Table, duration, label, metric_of, number, size, spoken, time, told
 
-PREFERRED = ("accuracy", "auroc", "r2")
-"""Which metric is drawn, by preference; AUROC comes first where the loss is binary."""
 T_COMM = (10.0, 100.0)
 """The paper's latencies."""
 
 
-def write_report(run: Path | str, *, t_comm: Sequence[float] = T_COMM, costs: Costs | None = None) -> Path:
+def write_report(
+    run: Path | str, *, metric: str | None = None, t_comm: Sequence[float] = T_COMM, costs: Costs | None = None
+) -> Path:
     """Write a run's ``report.html`` from its files and return its path.
 
     Args:
         run: The run directory.
+        metric: The test metric to draw; default: as fits the loss.
         t_comm: Latencies to tell the run's time for.
         costs: What else takes time; default: as in the paper.
     """
-    files = read_run(Path(run))
+    files = read_run(Path(run), variant_of(Path(run)))
+    check_speeds(costs or Costs(), [files])
     page = files.path / "report.html"
     try:
-        text = render(files, t_comm, costs or Costs())
+        text = render(files, metric, t_comm, costs or Costs())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
     write_atomically(page, text)
     return page
 
 
-def render(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> str:
+def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Costs) -> str:
     """Return the page."""
-    metric = metric_of(run)
-    runs = {"federation": run, **run.baselines}
+    metric = _metric(run, metric)
+    runs = {spoken(run.variant): run, **run.baselines}
     return fill(
         "run.html",
         title=run.job.get("name", "run"),
         run=run,
         status=run.result.get("status", "under way"),
         cards=list(_cards(run, metric)),
-        figures=[Markup(picture.svg()) for picture in pictures(run)],  # noqa: S704
+        figures=[Markup(picture.svg()) for picture in pictures(run, metric)],  # noqa: S704
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
         settings=[(key, told(value)) for key, value in flat(run.job)],
@@ -75,24 +77,25 @@ def who(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def metric_of(run: RunFiles) -> str:
-    """Return the metric that stands for all; none if there were no test samples."""
+def _metric(run: RunFiles, wanted: str | None) -> str:
+    """Return the test metric to draw; none if there were no test samples."""
     test = run.history[-1]["test"] if run.history else {}
-    order = ("auroc", *PREFERRED) if run.federation["loss"] == "binary-cross-entropy" else PREFERRED
-    return next((name for name in order if name in test), "")
+    if wanted is not None and wanted not in test:
+        raise RunError(f"metric: '{wanted}' was not measured on the test samples{nearest(wanted, test)}")
+    return wanted or (metric_of(run.federation["loss"], test) if test else "")
 
 
-def pictures(run: RunFiles) -> Iterator[Picture]:
+def pictures(run: RunFiles, metric: str | None = None) -> Iterator[Picture]:
     """Yield the figures of a run."""
     if not run.history:
         return
-    metric = metric_of(run)
+    metric = _metric(run, metric)
     sets = [part for part in ("train", "validation", "test") if run.history[0][part]]
     losses = [_curve(part, run, part, "loss") for part in sets]
     positive = all(value > 0 for curve in losses for value in curve.y)
     yield Picture("loss", "", "local steps", "loss", losses, "y" if positive else "")
     if metric:
-        runs = {"federation": run, **run.baselines}
+        runs = {spoken(run.variant): run, **run.baselines}
         shown = [_curve(name, part, "test", metric) for name, part in runs.items() if part.history]
         yield Picture("metric", "", "local steps", f"test {label(metric)}", shown)
 
@@ -106,7 +109,8 @@ def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
         yield "rounds", f"{last['round']:,}"
         yield "local steps", f"{last['iteration']:,}"
         yield "time", duration(last["seconds"])
-        yield "sent in all", size(sum(run.history[-1]["traffic"].values()))
+        if not run.in_one_place:
+            yield "sent in all", size(sum(run.history[-1]["traffic"].values()))
     yield "silos", str(len(run.federation["silos"]))
     yield "clients", f"{sum(len(silo['clients']) for silo in run.federation['silos']):,}"
     yield "samples", f"{run.federation['samples']:,}"

@@ -11,7 +11,7 @@ Between two exchanges silos do not wait for each other.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ def times(run: RunFiles, costs: Costs) -> list[float]:
     Where all data lies in one place, nothing is sent and only the steps take time.
 
     Raises:
-        JobError: a client that costs name is not there.
         RunError: the run's files are damaged.
     """
     steps = _steps(run)
@@ -53,7 +52,6 @@ def round_ends(run: RunFiles, costs: Costs) -> Array:
     """Return the time when each round is over in all silos, from 0 before the first; shape (R + 1,)."""
     ledger, names = ledger_of(run.path)
     paces = {silo: costs.step * _steps(run) * _slowness(silo, clients, costs) for silo, clients in names.items()}
-    _known(costs, names, run)
     rounds = run.history[-1]["round"] if run.history else 0
     down, across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
     clock, ends = dict.fromkeys(names, 0.0), [0.0]
@@ -147,11 +145,15 @@ def _slowness(silo: str, clients: tuple[str, ...], costs: Costs) -> Array:
     return slowness
 
 
-def _known(costs: Costs, names: Mapping[str, tuple[str, ...]], run: RunFiles) -> None:
-    known = [f"{silo}/{client}" for silo, clients in names.items() for client in clients]
+def check_speeds(costs: Costs, runs: Iterable[RunFiles]) -> None:
+    """Check that every client whose speed is told takes part in some of the runs."""
+    if not costs.speeds:
+        return
+    silos = [silo for run in runs for silo in run.federation["silos"]]
+    known = {f"{silo['name']}/{client['name']}" for silo in silos for client in silo["clients"]}
     for client in costs.speeds:
         if client not in known:
-            raise JobError(f"costs.speeds: {run.path} has no client '{client}'{nearest(client, known)}")
+            raise JobError(f"costs.speeds: no run has a client '{client}'{nearest(client, known)}")
 
 
 def _steps(run: RunFiles) -> int:

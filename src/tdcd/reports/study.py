@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,49 @@ from tdcd.costs import Costs
 from tdcd.errors import RunError, listed
 from tdcd.files import check_run, flat
 from tdcd.reports.files import RunFiles, read_run, variant_of
-from tdcd.reports.pricing import times
+from tdcd.reports.pricing import check_speeds, times
+from tdcd.reports.words import WAYS, label, mean, metric_of, spoken
 
 Array = npt.NDArray[np.float64]
 LOWER = {"loss", "mse"}
 """Measures that are better the lower they are."""
-PREFERRED = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
-"""The metric that is drawn where nobody says which."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something that evaluations measure on a part of the data."""
+
+    part: str
+    """"train", "validation" or "test"."""
+    name: str
+
+    @property
+    def lower(self) -> bool:
+        """Tell whether it is better the lower it is."""
+        return self.name in LOWER
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        part = "training" if self.part == "train" else self.part
+        return f"{part} {label(self.name)}"
+
+    def of(self, line: Mapping[str, Any]) -> float | None:
+        """Return it as an evaluation has it; nothing if it was undefined there."""
+        value: float | None = line[self.part].get(self.name)
+        return value
+
+    def good(self, line: Mapping[str, Any], target: float) -> bool:
+        """Tell whether an evaluation is at least as good as a target."""
+        value = self.of(line)
+        return value is not None and (value <= target if self.lower else value >= target)
+
+    def best(self, values: Iterable[float]) -> float:
+        """Return the best of some values."""
+        return min(values) if self.lower else max(values)
+
+
+LOSS = Measure("train", "loss")
 
 
 @dataclass(frozen=True)
@@ -33,19 +70,6 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """When the runs of a line first reached a target; nothing for those that did not."""
-
-    rounds: Sequence[int | None]
-    iterations: Sequence[int | None]
-
-    @property
-    def all(self) -> bool:
-        """Tell whether every run reached it."""
-        return bool(self.rounds) and None not in self.rounds
-
-
-@dataclass(frozen=True)
 class Line:
     """Runs that differ in nothing but their seed."""
 
@@ -55,6 +79,7 @@ class Line:
     values: Mapping[str, Any]
     """What it varies, by the names that figures use."""
     runs: tuple[RunFiles, ...]
+    """Those that have begun; none where every rate diverged."""
     rate: float | None = None
     tried: Mapping[float, float | None] | None = None
     """The training loss that each rate led to, where one was chosen; nothing for those that diverged."""
@@ -62,68 +87,79 @@ class Line:
     @property
     def full(self) -> str:
         """A label that also tells what all lines of its picture have in common."""
-        words = [] if self.variant == "federation" else [self.variant.replace("-", " ")]
+        words = [] if self.variant == "federation" else [spoken(self.variant)]
         return ", ".join([*words, *(_setting(axis, value) for axis, value in self.values.items())]) or self.label
 
     @property
-    def steps(self) -> int:
-        """Q."""
-        return int(self.runs[0].job["training"]["local_steps"])
+    def shown(self) -> tuple[RunFiles, ...]:
+        """The runs that have been evaluated and did not diverge: means are over these."""
+        return tuple(run for run in self.runs if run.history and run.result.get("status") != "diverged")
 
     @property
     def diverged(self) -> int:
         """How many of its runs diverged."""
         return sum(run.result.get("status") == "diverged" for run in self.runs)
 
-    def band(self, part: str, measure: str, costs: Costs | None = None) -> Band:
-        """Return a measure on a part of the data over local steps, or over time if costs are given.
+    @property
+    def steps(self) -> int:
+        """Q."""
+        return int(self.runs[0].job["training"]["local_steps"])
 
-        Runs that are under way are shown as far as all have come.
+    def band(self, measure: Measure, costs: Costs | None = None) -> Band:
+        """Return a measure over local steps, or over time if costs are given.
+
+        Runs that are under way are shown as far as all have come; one that stopped early stays where it stopped.
         """
-        length = min((len(run.history) for run in self.runs), default=0)
-        y = np.array([[line[part].get(measure, np.nan) for line in run.history[:length]] for run in self.runs])
-        y = y.reshape(len(self.runs), length)
+        runs = [run for run in self.shown if all(measure.of(line) is not None for line in run.history)]
+        if not runs:
+            nothing = np.empty(0)
+            return Band(nothing, nothing, nothing, nothing)
+        under_way = [len(run.history) for run in runs if not run.result]
+        length = min(under_way) if under_way else max(len(run.history) for run in runs)
+        longest = max(runs, key=lambda run: len(run.history))
         if costs is None:
-            x = np.array([[line["iteration"] for line in run.history[:length]] for run in self.runs], dtype=np.float64)
+            x = np.array([line["iteration"] for line in longest.history[:length]], dtype=np.float64)
         else:
-            x = np.array([times(run, costs)[:length] for run in self.runs])
-        return Band(x.reshape(len(self.runs), length).mean(0), y.mean(0), y.min(0), y.max(0))
+            equal = [run for run in runs if len(run.history) >= length]
+            x = np.array([times(run, costs)[:length] for run in equal]).mean(0)
+        y = np.array([[measure.of(run.history[min(i, len(run.history) - 1)]) for i in range(length)] for run in runs])
+        y = y.astype(np.float64)
+        return Band(x, y.mean(0), y.min(0), y.max(0))
 
-    def finals(self, part: str, measure: str) -> list[float]:
+    def finals(self, measure: Measure) -> list[float]:
         """Return what each run ended with."""
-        return [run.final[part][measure] for run in self.runs if run.history and measure in run.final[part]]
+        return _known(measure.of(run.final) for run in self.shown)
 
-    def bests(self, measure: str) -> list[float]:
-        """Return the best test measure of each run at any of its evaluations."""
-        best = min if measure in LOWER else max
-        found = [[line["test"][measure] for line in run.history if measure in line["test"]] for run in self.runs]
-        return [best(values) for values in found if values]
+    def by_seed(self, measure: Measure) -> dict[int, float]:
+        """Return what each run ended with, by its seed."""
+        ends = {int(run.job["training"]["seed"]): measure.of(run.final) for run in self.shown}
+        return {seed: end for seed, end in ends.items() if end is not None}
 
-    def reached(self, measure: str, target: float) -> Reached:
-        """Return when each run first had a test measure at least as good as the target."""
-        first = []
-        for run in self.runs:
-            lines = [line for line in run.history if measure in line["test"]]
-            good = (line for line in lines if _good(line["test"][measure], target, measure))
-            first.append(next(good, None))
-        return Reached(
-            [line["round"] if line else None for line in first], [line["iteration"] if line else None for line in first]
-        )
+    def bests(self, measure: Measure) -> list[float]:
+        """Return the best value of each run at any of its evaluations."""
+        found = [_known(measure.of(line) for line in run.history) for run in self.shown]
+        return [measure.best(values) for values in found if values]
 
-    def times_to(self, measure: str, target: float, costs: Costs) -> list[float | None]:
-        """Return the time that each run needs to reach a target; nothing for those that did not."""
-        found: list[float | None] = []
-        for run, number in zip(self.runs, self.reached(measure, target).rounds, strict=True):
-            places = [line["round"] for line in run.history]
-            found.append(None if number is None else times(run, costs)[places.index(number)])
-        return found
+    def reached(self, measure: Measure, target: float) -> list[int | None]:
+        """Return the place in each run's history where it first is at least as good as a target."""
+        return [
+            next((index for index, line in enumerate(run.history) if measure.good(line, target)), None)
+            for run in self.shown
+        ]
+
+    def times_to(self, measure: Measure, target: float, costs: Costs) -> list[float] | None:
+        """Return the time that each run needs to reach a target; nothing if there is one that does not."""
+        places = self.reached(measure, target)
+        if not places or self.diverged:
+            return None
+        found = [times(run, costs)[place] for run, place in zip(self.shown, places, strict=True) if place is not None]
+        return found if len(found) == len(places) else None
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a run sent by direction, the mean over seeds; nothing is sent in one place."""
-        ways = ("hub_to_client", "client_to_hub", "hub_to_hub")
-        if any(run.in_one_place or not run.history for run in self.runs):
-            return dict.fromkeys(ways, 0.0)
-        return {way: float(np.mean([run.history[-1]["traffic"][way] for run in self.runs])) for way in ways}
+        if not self.shown or self.shown[0].in_one_place:
+            return dict.fromkeys(WAYS, 0.0)
+        return {way: mean([run.history[-1]["traffic"][way] for run in self.shown]) for way in WAYS}
 
 
 @dataclass(frozen=True)
@@ -135,14 +171,15 @@ class Panel:
     lines: tuple[Line, ...]
     baselines: tuple[Line, ...]
 
-    def target(self, measure: str) -> float | None:
-        """Return a value of a measure that every run of every line reaches, in two digits."""
+    def target(self, measure: Measure) -> float | None:
+        """Return a value, in two digits, that every run of every line reaches, but none has from the beginning."""
+        runs = [run for line in self.lines for run in line.shown]
         bests = [value for line in self.lines for value in line.bests(measure)]
-        if not bests or len(bests) < sum(len(line.runs) for line in self.lines):
+        if not bests or len(bests) < len(runs):
             return None
-        if measure in LOWER:
-            return float(np.ceil(max(bests) * 100) / 100)
-        return float(np.floor(min(bests) * 100) / 100)
+        worst = max(bests) if measure.lower else min(bests)
+        found = _two_digits(worst, up=measure.lower)
+        return None if any(measure.good(run.history[0], found) for run in runs) else found
 
 
 @dataclass(frozen=True)
@@ -153,7 +190,8 @@ class Study:
     title: str
     varied: str
     """What the lines of a picture differ in, such as "Q"."""
-    metric: str
+    measure: Measure
+    """What the runs are compared by."""
     t_comm: tuple[float, ...]
     wanted: float | None
     """The target that somebody asked for."""
@@ -171,12 +209,14 @@ class Study:
         """Every line once, the baselines last."""
         found = [line for panel in self.panels for line in panel.lines]
         found += [line for panel in self.panels for line in panel.baselines]
-        return tuple({line.runs[0].path: line for line in reversed(found)}.values())[::-1]
+        return tuple({(line.full, line.label if not self.sweep else ""): line for line in reversed(found)}.values())[
+            ::-1
+        ]
 
     @property
     def runs(self) -> tuple[RunFiles, ...]:
         """Every run once."""
-        return tuple(run for line in self.lines for run in line.runs)
+        return tuple({run.path: run for line in self.lines for run in line.runs}.values())
 
     @property
     def status(self) -> str:
@@ -186,7 +226,7 @@ class Study:
 
     def target(self, panel: Panel) -> float | None:
         """Return the value of the metric that a panel's table of times is about."""
-        return self.wanted if self.wanted is not None else panel.target(self.metric)
+        return self.wanted if self.wanted is not None else panel.target(self.measure)
 
     @property
     def goal(self) -> float | None:
@@ -195,7 +235,7 @@ class Study:
             return self.wanted
         found = [self.target(panel) for panel in self.panels]
         known = [value for value in found if value is not None]
-        easiest = max if self.metric in LOWER else min
+        easiest = max if self.measure.lower else min
         return easiest(known) if known and len(known) == len(found) else None
 
 
@@ -219,7 +259,7 @@ def read_study(
     """
     try:
         return _read_study([Path(path) for path in paths], metric, t_comm, target, costs)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         told = listed(paths)
         raise RunError(f"{told}: a file of it is damaged: {type(error).__name__}: {error}") from error
 
@@ -235,7 +275,10 @@ def _read_study(
         plan = _plan(paths[0])
         sweep, picture = plan["sweep"], plan["sweep"]["report"]
         grid, alone = _lines(paths[0], plan)
-        panels, planned = _panels(grid, alone, plan["lines"]), sum(len(c["runs"]) for c in plan["combinations"])
+        panels = _panels(grid, alone, plan["lines"])
+        hopeless = [c["trials"] and c["rate"] is None for c in plan["combinations"]]
+        places = [c["runs"] for c, none in zip(plan["combinations"], hopeless, strict=True) if not none]
+        planned = len({run["path"] for own in places for run in own})
         name, title, varied = sweep["name"], sweep["title"], plan["lines"]
         stored = Costs.model_validate(sweep["costs"])
     else:
@@ -243,27 +286,31 @@ def _read_study(
         for path in paths:
             if is_sweep(path):
                 federated, alone = _lines(path, _plan(path))
-                grid += [replace(line, label=f"{path.name}: {line.label}") for line in (*federated, *alone)]
+                grid += [
+                    replace(line, label=f"{_distinct(path, paths)}: {line.label}") for line in (*federated, *alone)
+                ]
             else:
                 check_run(path)
                 run = read_run(path, variant_of(path))
-                name = path.name if [p.name for p in paths].count(path.name) == 1 else str(path)
-                grid.append(Line(name, run.variant, {}, (run,), run.job["training"]["rate"]))
+                rate = run.job["training"]["rate"]
+                grid.append(Line(_distinct(path, paths), run.variant, {}, (run,), rate))
         panels, planned = (Panel("", tuple(grid), ()),), sum(len(line.runs) for line in grid)
         name, title = "comparison", f"{len(grid)} runs compared"
     runs = [run for panel in panels for line in (*panel.lines, *panel.baselines) for run in line.runs]
     if not any(run.history for run in runs):
-        raise RunError(f"{listed(paths)}: no run of it has begun")
-    chosen = metric or picture.get("metric") or _metric(runs)
-    _check_metric(chosen, runs)
+        tried = [line for panel in panels for line in panel.lines if line.tried]
+        why = "; every rate diverged, so try smaller ones" if tried and all(line.rate is None for line in tried) else ""
+        raise RunError(f"{listed(paths)}: no run of it has begun{why}")
+    priced = stored.under(costs)
+    check_speeds(priced, runs)
     return Study(
         name=name,
         title=title or name,
         varied=varied,
-        metric=chosen,
+        measure=_measure(metric or picture.get("metric"), runs),
         t_comm=tuple(t_comm or picture.get("t_comm") or (10.0, 100.0)),
         wanted=target if target is not None else picture.get("target"),
-        costs=costs or stored,
+        costs=priced,
         panels=panels,
         planned=planned,
         sweep=sweep,
@@ -286,8 +333,8 @@ def _lines(path: Path, plan: Mapping[str, Any]) -> tuple[list[Line], list[Line]]
     baselines: list[Line] = []
     for told in plan["combinations"]:
         places = [path / run["path"] for run in told["runs"]]
-        runs = tuple(read_run(p, told["variant"]) for p in places if (p / "federation.json").exists())
-        if not runs:
+        runs = tuple(read_run(p, told["variant"]) for p in places if (p / "job.toml").exists())
+        if not runs and not (told["trials"] and told["rate"] is None):
             continue
         tried = {trial["rate"]: trial["loss"] for trial in told["trials"]} or None
         line = Line("", told["variant"], told["values"], runs, told["rate"], tried)
@@ -315,7 +362,7 @@ def _baselines(lines: Iterable[Line], varied: str) -> list[Line]:
     """Name baselines within a panel."""
     found = []
     for line in lines:
-        word = line.variant.replace("-", " ")
+        word = spoken(line.variant)
         told = f"{word}, {_setting(varied, line.values[varied])}" if varied in line.values else word
         found.append(replace(line, label=told))
     return found
@@ -325,17 +372,36 @@ def _setting(axis: str, value: Any) -> str:
     return str(value) if axis == "case" else f"{axis} = {_short(value)}"
 
 
-def _metric(runs: Sequence[RunFiles]) -> str:
-    """Return the metric to draw: as fits the loss, or the test loss."""
-    tested: Mapping[str, Any] = next((run.history[-1]["test"] for run in runs if run.history), {})
-    preferred = PREFERRED.get(runs[0].federation["loss"], "")
-    return preferred if preferred in tested else "loss"
+def _measure(metric: str | None, runs: Sequence[RunFiles]) -> Measure:
+    """Return what to compare runs by: a metric on the test samples, or else on what there is."""
+    ended = [run.history[-1] for run in runs if run.history]
+    part = next((part for part in ("test", "validation") if all(line[part] for line in ended)), "train")
+    known = {name for line in ended for name in line[part]}
+    if metric is None:
+        preferred = metric_of(runs[0].federation["loss"], known)
+        return Measure(part, preferred)
+    if metric not in known:
+        raise RunError(f"metric: '{metric}' was not measured; there is {listed(sorted(known), 10)}")
+    return Measure(part, metric)
 
 
-def _check_metric(metric: str, runs: Sequence[RunFiles]) -> None:
-    known = {name for run in runs if run.history for name in run.history[-1]["test"]}
-    if known and metric not in known:
-        raise RunError(f"metric: '{metric}' was not measured on the test samples; there is {listed(sorted(known), 10)}")
+def _distinct(path: Path, paths: Sequence[Path]) -> str:
+    """Return a directory's name, or its whole path where another has the same name."""
+    return path.name if [other.name for other in paths].count(path.name) == 1 else str(path)
+
+
+def _two_digits(value: float, *, up: bool) -> float:
+    """Round to two digits, up or down."""
+    if value == 0:
+        return 0.0
+    scale = 10.0 ** (min(0, floor(log10(abs(value)))) - 1)
+    if abs(value) >= 0.1:
+        scale = 0.01
+    return float(round((ceil if up else floor)(value / scale) * scale, 12))
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _common(runs: Sequence[RunFiles]) -> dict[str, Any]:
@@ -344,10 +410,6 @@ def _common(runs: Sequence[RunFiles]) -> dict[str, Any]:
     return {
         key: value for key, value in settings[0].items() if all(other.get(key, ...) == value for other in settings[1:])
     }
-
-
-def _good(value: float, target: float, measure: str) -> bool:
-    return value <= target if measure in LOWER else value >= target
 
 
 def _short(value: Any) -> str:

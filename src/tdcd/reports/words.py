@@ -1,11 +1,13 @@
 """How numbers and names are written for people."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
 LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
           "r2": "R²"}  # fmt: skip
+PREFERRED = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
+"""The metric that stands for all, by the loss."""
 WAYS = {"hub_to_client": "hubs → clients", "client_to_hub": "clients → hubs", "hub_to_hub": "hubs → hubs"}
 
 Table = tuple[list[str], list[tuple[str, list[str]]]]
@@ -15,6 +17,17 @@ Table = tuple[list[str], list[tuple[str, list[str]]]]
 def label(metric: str) -> str:
     """Return a metric's name as people write it."""
     return LABELS.get(metric, metric.replace("_", " "))
+
+
+def metric_of(loss: str, measured: Collection[str]) -> str:
+    """Return the metric that stands for all where nobody says which; the loss where there is none."""
+    preferred = PREFERRED.get(loss, "")
+    return preferred if preferred in measured else "loss"
+
+
+def spoken(variant: str) -> str:
+    """Return what a variant is called."""
+    return "one tier" if variant == "one-tier" else variant
 
 
 def number(value: float | None) -> str:

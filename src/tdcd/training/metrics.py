@@ -11,6 +11,12 @@ from torch import Tensor
 
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
 
+METRICS = {
+    "cross-entropy": ("loss", "accuracy", "f1", "top5", "auroc", "auprc"),
+    "binary-cross-entropy": ("loss", "accuracy", "f1", "auroc", "auprc"),
+    "squared-error": ("loss", "mse", "r2"),
+}
+"""What is measured with each loss."""
 PRIMARY = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
 """The metric that stands for all in displays."""
 
