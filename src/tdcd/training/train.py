@@ -158,7 +158,7 @@ class _Training:
             check_finite(blocks, self.setup.networks, f"{file}: ")
             self.state = _State(checkpoint.round, blocks)
             self.before = checkpoint.seconds
-            self.traffic = sum(map(self._sent, range(1, checkpoint.round + 1)), Traffic())
+            self.traffic = sum((self._sent(self.batch_of(n)) for n in range(1, checkpoint.round + 1)), Traffic())
             best = self.directory.load_best()
             if best and best.round <= checkpoint.round:  # a later one will be found again
                 self.best = replace(best, blocks=fitted(best.blocks, self.state.blocks, str(where / BEST)))
@@ -220,11 +220,11 @@ class _Training:
         if broken:
             raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
         self.state = _State(number, blocks)
-        self.traffic += self._sent(number)
+        self.traffic += self._sent(round_.batch)
 
-    def _sent(self, number: int) -> Traffic:
-        """Return what a round sends."""
-        return self.ledger.traffic(self.ledger.rows(self.batch_of(number).numpy()))
+    def _sent(self, batch: Tensor) -> Traffic:
+        """Return what a round with this mini-batch sends."""
+        return self.ledger.traffic(self.ledger.rows(batch.numpy()))
 
     def _not_finite(self, blocks: Blocks) -> str:
         """Return the name of a silo whose numbers left the finite ones, if any did."""
