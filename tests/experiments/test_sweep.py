@@ -115,13 +115,13 @@ def test_values_may_be_tables() -> None:
         ({"settings": {"baselines": ["central"]}}, r"settings: baselines: write them at the top"),
         ({"cases": [{"name": "a", "training": {"evaluate_every": 2}}]}, r"case 'a': training.evaluate_every: write"),
         ({"settings": {"training": {"rate": 0.1}}}, r"settings: training.rate: \[select\] chooses it"),
-        ({"settings": {"training": {"local_steps": 2}}}, r"settings: training.local_steps: the grid varies"),
+        ({"settings": {"training": {"local_steps": 2}}}, r"settings: training.local_steps: the sweep varies"),
         (
             {
                 "settings": {"data": {"features": {"kind": "strips", "silos": 2}}},
                 "grid": {"data": {"features": {"silos": [1, 2]}}},
             },
-            r"data.features: the grid varies data.features.silos",
+            r"data.features: the sweep varies data.features.silos",
         ),
         ({"report": {"metric": "acuracy"}}, r"report.metric: 'acuracy' is not measured .* did you mean 'accuracy'"),
         ({"costs": {"t_comm": 7.0}}, r"costs: t_comm: write report.t_comm"),
@@ -157,6 +157,9 @@ def test_a_sweep_file_names_its_job_from_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(TINY | {"job": "own.toml", "grid": {}}))
     found = load_sweep(tmp_path / "sweep.toml")
     assert found.job == str(tmp_path / "own.toml")
+    text = tomli_w.dumps(TINY | {"settings": {"data": {"directory": "files"}}})
+    (tmp_path / "paths.toml").write_text(text)
+    assert load_sweep(tmp_path / "paths.toml").settings["data"]["directory"] == str(tmp_path / "files")
     with pytest.raises(tdcd.JobError, match="no such sweep file"):
         load_sweep(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("name = ")
@@ -218,8 +221,11 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_options_may_not_contradict_the_grid() -> None:
-    with pytest.raises(tdcd.JobError, match=r"--set: data.clients: the grid varies data.clients"):
+    with pytest.raises(tdcd.JobError, match=r"--set: data.clients: the sweep varies data.clients"):
         combinations(parsed(), "sweep.toml", {"data.clients": 3}, None)
+    sweep = parsed(cases=[{"name": "wide", "model": {"hidden": [16]}}])
+    with pytest.raises(tdcd.JobError, match=r"--set: model.hidden: the sweep varies model.hidden"):
+        combinations(sweep, "sweep.toml", {"model.hidden": [3]}, None)
 
 
 def test_baselines_do_not_depend_on_what_the_grid_has_first() -> None:

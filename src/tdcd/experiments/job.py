@@ -204,10 +204,10 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{where}: not TOML: {error}") from error
-    _resolve_paths(table, Path(path).parent)
+    resolve_paths(table, Path(path).parent)
     for key, value in (overrides or {}).items():
         _set(table, key, value)
-    _resolve_paths(table, Path())
+    resolve_paths(table, Path())
     if clients is not None:
         _set(table, "data.clients", clients)
         silos = table.get("silos", {})
@@ -240,7 +240,7 @@ def known_silos(names: Iterable[str], silos: Iterable[str], where: str) -> None:
             raise JobError(f"{where}: silos.{name}: the data has no such silo{nearest(name, silos)}")
 
 
-def _resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
+def resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
     """Make the paths of a job absolute; they are told from where the job file lies."""
 
     def resolve(where: Any, *keys: str) -> None:

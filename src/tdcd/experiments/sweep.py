@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tdcd.costs import Costs, Time
 from tdcd.errors import JobError, listed, nearest
-from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job
+from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job, resolve_paths
 from tdcd.experiments.run import variant_job
 from tdcd.files import flat
 from tdcd.strict import Strict, problems
@@ -202,18 +202,22 @@ def load_sweep(path: Path | str) -> Sweep:
         raise JobError(f"{file}: no such sweep file; docs/sweeps.md shows one") from error
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{file}: cannot be read: {error}") from error
-    sweep = parse_sweep(text, str(file))
+    sweep = parse_sweep(text, str(file), file.parent)
     if sweep.job in EMBEDDED:
         return sweep
     return sweep.model_copy(update={"job": str((file.parent / sweep.job).resolve())})
 
 
-def parse_sweep(text: str, where: str) -> Sweep:
-    """Check the text of a sweep file; ``where`` names it in errors."""
+def parse_sweep(text: str, where: str, beside: Path | None = None) -> Sweep:
+    """Check the text of a sweep file; ``where`` names it in errors, ``beside`` is where its paths are told from."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{where}: not TOML: {error}") from error
+    cases = table.get("cases", [])
+    for settings in (table.get("settings"), *(cases if isinstance(cases, list) else ())):
+        if isinstance(settings, dict) and beside is not None:
+            resolve_paths(settings, beside)
     try:
         return Sweep.model_validate(table)
     except ValidationError as error:
@@ -278,11 +282,13 @@ def _check(sweep: Sweep, where: str, overrides: Mapping[str, Any]) -> None:
                 raise JobError(f"{where}: {place}: {key}: {RESERVED[key]}")
             if key == RATE and sweep.select:
                 raise JobError(f"{where}: {place}: {key}: [select] chooses it; leave one of the two out")
+    cased = {key: None for place, keys in fixed.items() if place.startswith("case ") for key in keys}
     for place, keys in fixed.items():
         for key in keys:
-            clash = [axis for axis in grid if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}.")]
+            varied = {**grid, **cased} if place == "--set" else grid
+            clash = [axis for axis in varied if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}.")]
             if clash:
-                raise JobError(f"{where}: {place}: {key}: the grid varies {clash[0]}; leave one of the two out")
+                raise JobError(f"{where}: {place}: {key}: the sweep varies {clash[0]}; leave one of the two out")
 
 
 def matters(key: str, baseline: Baseline) -> bool:
