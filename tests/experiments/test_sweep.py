@@ -57,6 +57,7 @@ def test_all_take_the_same_number_of_local_steps() -> None:
         assert training.evaluate_every * training.local_steps == 6
         assert [run.job.training.seed for run in runs(parsed(), combination, 0.5).values()] == [1, 2]
         assert {run.stored.training.rate for run in runs(parsed(), combination, 0.5).values()} == {0.5}
+        assert runs(parsed(), combination, 0.5)[1].job.training.evaluate_every == training.evaluate_every
         for rate, trial in trials(parsed(), combination).items():
             assert trial.stored.training.rate == rate
             assert trial.stored.training.rounds * trial.stored.training.local_steps == 6
@@ -259,11 +260,21 @@ def test_what_a_sweep_writes(swept: Path) -> None:
             assert tdcd.load_job(swept / run["path"] / "job.toml").training.rate == one["rate"]
 
 
+def test_the_trial_that_won_goes_on_as_the_first_run(swept: Path) -> None:
+    for name in ("Q=3,K=4", "central"):
+        sessions = {
+            seed: json.loads((swept / f"runs/{name},seed={seed}/environment.json").read_text()) for seed in (1, 2)
+        }
+        assert [len(sessions[seed]) for seed in (1, 2)] == [2, 1]
+        assert "pytest" in sessions[2][0]["command"], "the command of the sweep, not that of its process"
+
+
 def test_a_run_of_a_sweep_is_that_of_train(swept: Path, tmp_path: Path) -> None:
-    job = tdcd.load_job(swept / "runs/Q=3,K=4,seed=2/job.toml")
-    tdcd.run_job(job, tmp_path / "run")
-    for file in (tmp_path / "run" / "blocks").iterdir():
-        assert file.read_bytes() == (swept / "runs/Q=3,K=4,seed=2/blocks" / file.name).read_bytes()
+    for seed in (1, 2):  # the first goes on from a trial
+        run, path = swept / f"runs/Q=3,K=4,seed={seed}", tmp_path / str(seed)
+        tdcd.run_job(tdcd.load_job(run / "job.toml"), path)
+        found, expected = contents(run), contents(path)
+        assert {k: v for k, v in found.items() if k != "report.html"} == expected
 
 
 def test_one_tier_by_single_steps_is_central(swept: Path) -> None:
@@ -382,8 +393,9 @@ def test_stopped_in_the_background_it_writes_checkpoints(tmp_path: Path) -> None
     process.terminate()
     assert process.wait(timeout=60) == 130
     ended = [json.loads(file.read_text()) for file in (tmp_path / "sweep").rglob("runs/*/result.json")]
+    assert len(ended) == 2
     assert {result["status"] for result in ended} == {"interrupted"}
-    assert min(result["round"] for result in ended) > 0
+    assert min(result["round"] for result in ended) > 6
 
 
 def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:

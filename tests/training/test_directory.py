@@ -15,7 +15,7 @@ from torch import nn
 import tdcd
 from support import same
 from tdcd.files import write_atomically
-from tdcd.training.directory import RunDirectory, differences
+from tdcd.training.directory import RunDirectory, differences, stored_job
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))
@@ -426,3 +426,21 @@ def test_differences_are_named() -> None:
 def test_no_blocks(tmp_path: Path) -> None:
     with pytest.raises(tdcd.RunError, match="no blocks there"):
         tdcd.load_blocks(tmp_path)
+
+
+@pytest.mark.parametrize("schedule", [{"kind": "constant"}, {"kind": "step", "every": 5}])
+def test_a_run_that_has_ended_can_be_given_more_rounds(tmp_path: Path, schedule: dict[str, Any]) -> None:
+    whole = train(tmp_path / "whole", schedule=schedule)
+    train(tmp_path / "grown", rounds=8, schedule=schedule)
+    grown = train(tmp_path / "grown", resume=True, schedule=schedule)
+    assert same(grown.blocks, whole.blocks)
+    assert timeless(grown.history) == timeless(whole.history)
+    assert stored_job(tmp_path / "grown")["training"]["rounds"] == 12
+    with pytest.raises(tdcd.RunError, match=r"training.rounds: 12 there, 8 here"):
+        train(tmp_path / "grown", resume=True, rounds=8, schedule=schedule)
+
+
+def test_a_schedule_that_depends_on_the_rounds_cannot_be_given_more(tmp_path: Path) -> None:
+    train(tmp_path / "run", rounds=8, schedule={"kind": "cosine"})
+    with pytest.raises(tdcd.RunError, match=r"training.rounds: 8 there, 12 here"):
+        train(tmp_path / "run", resume=True, schedule={"kind": "cosine"})

@@ -308,7 +308,7 @@ def trials(sweep: Sweep, combination: Combination, where: str = "sweep") -> dict
         rate: SweepRun(
             f"trials/{combination.name},rate={rate}",
             combination.variant,
-            _changed(combination.job, rate=rate, rounds=rounds, evaluate_every=rounds),
+            _changed(combination.job, rate=rate, rounds=rounds),
         )
         for rate in sweep.select.rates
     }

@@ -9,6 +9,7 @@ sweep can also grow: with more seeds or values in its file, only what is new is 
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -23,9 +24,11 @@ from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.processes import Processes, processes
 from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
 from tdcd.files import write_json
-from tdcd.training.directory import differences, read_history, stored_job
+from tdcd.training.directory import differences, more_rounds, read_history, stored_job
 
 ENDED = ("finished", "diverged")
+FREE = ("training.evaluate_every:", "training.checkpoint_every:")
+"""Settings of a trial that change nothing of what it ends with."""
 
 
 class SweepObserver:
@@ -89,6 +92,22 @@ class _Sweeping:
                 self.observer.ended(run.name, result(self.directory / run.name))
 
         self.workers.each([_task(run, self.directory / run.name) for run in missing], told)
+
+    def adopt(self, combination: Combination, rate: float | None) -> None:
+        """Let the trial that won go on as the first run, where it is the same training so far."""
+        if rate is None:
+            return
+        trial, run = trials(self.sweep, combination)[rate], runs(self.sweep, combination, rate)[self.sweep.seeds[0]]
+        settings, path = trial.stored.training, self.directory / run.name
+        comparable = more_rounds(stored_job(self.directory / trial.name), run.stored.as_table())
+        if (path / "job.toml").exists() or not comparable or settings.rounds % settings.evaluate_every:
+            return
+        copy = path.with_name(f".{path.name}.part")
+        shutil.rmtree(copy, ignore_errors=True)
+        ends = shutil.ignore_patterns(".*", "result.json", "blocks", "report*")
+        shutil.copytree(self.directory / trial.name, copy, ignore=ends)
+        shutil.rmtree(path, ignore_errors=True)
+        copy.rename(path)
 
     def choose(self, tried: Mapping[str, Mapping[float, SweepRun]]) -> dict[str, float | None]:
         """Choose the rate with the lowest training loss for every combination that tried some."""
@@ -156,6 +175,8 @@ def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Proce
             under_way.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
             rates |= under_way.choose(tried)
             write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
+            for combination in part:
+                under_way.adopt(combination, rates[combination.name])
         under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
     under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
 
@@ -226,7 +247,11 @@ def ended(path: Path, run: SweepRun) -> bool:
     """
     if not (path / "job.toml").exists():
         return False
-    changed = differences(stored_job(path), run.stored.as_table())
+    before, now = stored_job(path), run.stored.as_table()
+    if more_rounds(before, now):  # a trial that goes on as a run
+        return False
+    free = FREE if path.parent.name == "trials" else ()
+    changed = [line for line in differences(before, now) if not line.startswith(free)]
     if changed:
         raise RunError(
             f"{path} was run with other settings; choose another directory for this sweep, or remove that run. "

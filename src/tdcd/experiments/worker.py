@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,6 +53,10 @@ class Worker(JobObserver):
                 self._say(event="done", **self._do(task))
             except TdcdError as error:
                 self._say(event="failed", message=str(error))
+
+    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:  # noqa: ARG002
+        """See Observer."""
+        self._say(event="progress", iteration=done * self.steps, loss=None)
 
     def advanced(self, done: int) -> None:
         """See Observer."""

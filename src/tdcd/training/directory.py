@@ -113,7 +113,7 @@ class RunDirectory:
         write_json(self.path / "federation.json", federation)
         (self.path / "result.json").unlink(missing_ok=True)
         write_atomically(self._history, "".join(_line(evaluation) + "\n" for evaluation in kept))
-        if not file.exists():
+        if not file.exists() or differences(stored_job(self.path), self._job):  # it was given more rounds
             write_atomically(file, tomli_w.dumps(dict(self._job)))
         return kept
 
@@ -254,10 +254,17 @@ def sessions(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a job is another with more rounds, which change nothing of the rounds before them."""
+    before, after = dict(flat(old)), dict(flat(new))
+    rounds = [int(job.pop("training.rounds", 0)) for job in (before, after)]
+    return before == after and rounds[0] < rounds[1] and after.get("training.schedule.kind") in ("constant", "step")
+
+
 def _refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run of another job."""
+    """Refuse to go on with a run of another job, unless it is the same with more rounds."""
     changed = differences(old, new)
-    if changed:
+    if changed and not more_rounds(old, new):
         raise RunError(
             f"{path} was started with another job, so going on would mix two trainings. "
             f"It differs in:\n  " + "\n  ".join(changed)
