@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +266,7 @@ def test_the_trial_that_won_goes_on_as_the_first_run(swept: Path) -> None:
             seed: json.loads((swept / f"runs/{name},seed={seed}/environment.json").read_text()) for seed in (1, 2)
         }
         assert [len(sessions[seed]) for seed in (1, 2)] == [2, 1]
-        assert "pytest" in sessions[2][0]["command"], "the command of the sweep, not that of its process"
+        assert "worker" not in sessions[2][0]["command"], "the command of the sweep, not that of its process"
 
 
 def test_a_run_of_a_sweep_is_that_of_train(swept: Path, tmp_path: Path) -> None:
@@ -387,8 +387,7 @@ def test_stopped_in_the_background_it_writes_checkpoints(tmp_path: Path) -> None
     file.write_text(tomli_w.dumps(TINY | changes))
     words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command(file, "-o", tmp_path / "sweep", "--quiet")]
     process = subprocess.Popen(words)
-    while len(list((tmp_path / "sweep").rglob("runs/*/history.jsonl"))) < 2:
-        time.sleep(0.1)
+    wait_for(lambda: len(list((tmp_path / "sweep").rglob("runs/*/history.jsonl"))) >= 2)
     time.sleep(1)
     process.terminate()
     assert process.wait(timeout=60) == 130
@@ -403,17 +402,19 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
     changes = {"iterations": 60_000, "baselines": [], "select": {"rates": [0.1], "iterations": 6}}
     file.write_text(tomli_w.dumps(TINY | changes))
     process = subprocess.Popen(command(file, "-o", tmp_path / "sweep", "--quiet"))
-    histories = (tmp_path / "sweep").rglob
-    while not list(histories("history.jsonl")):
-        time.sleep(0.1)
+    wait_for(lambda: bool(list((tmp_path / "sweep").rglob("runs/*/history.jsonl"))))
     with pytest.raises(subprocess.CalledProcessError):
         subprocess.run(command(file, "-o", tmp_path / "sweep"), check=True, capture_output=True)  # it is in use
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 60
-    while _working(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not _working(tmp_path)
+    wait_for(lambda: not _working(tmp_path))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
 
 
 def _working(path: Path) -> bool:
