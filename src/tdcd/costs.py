@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tdcd.strict import Strict
 
@@ -36,6 +36,12 @@ class Costs(Strict):
     """Speeds of single clients by "SILO/CLIENT": 0.5 takes twice as long for a step."""
     seed: Annotated[int, Field(ge=0)] = 2021
     """Chooses who is slow."""
+
+    @model_validator(mode="after")
+    def _slow(self) -> "Costs":
+        if self.slowdown > 1 and not self.slow_clients:
+            raise ValueError("slowdown goes with slow_clients, the part of the clients that are slow")
+        return self
 
     def at(self, t_comm: float) -> "Costs":
         """Return the same for another t_comm."""

@@ -55,8 +55,17 @@ def check_run(path: Path) -> None:
     Raises:
         RunError: it is not.
     """
-    if not (path / "job.toml").exists():
-        raise RunError(f"{path} is not a run: it has no job.toml")
+    if (path / "job.toml").exists():
+        return
+    if not path.exists():
+        raise RunError(f"{path}: no such directory")
+    if path.is_file():
+        raise RunError(f"{path} is a file; name the directory of a run")
+    if (path / "sweep.json").exists():
+        raise RunError(f"{path} is a sweep, not a run; its runs are in {path / 'runs'}")
+    inside = sorted(found.parent.name for found in path.glob("*/job.toml"))
+    hint = f"; there are runs in it, such as {path / inside[0]}" if inside else ""
+    raise RunError(f"{path} is not a run: it has no job.toml{hint}")
 
 
 def check_no_run(path: Path) -> None:

@@ -69,7 +69,8 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
     """Read ``training.rate=0.1`` as a key and a TOML value; a bare word is a text."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise JobError(f"{option} {text}: write it as KEY=VALUE, such as training.rate=0.1")
+        example = "training.rate=0.1" if option == "--set" else "hub_latency=5"
+        raise JobError(f"{option} {text}: write it as KEY=VALUE, such as {example}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -196,7 +196,7 @@ def test_predict(capsys: pytest.CaptureFixture[str]) -> None:
         assert tdcd_command("predict", "run", "--out", "other.csv", *words) == 2
         assert message in capsys.readouterr().err
     assert tdcd_command("predict", "nothing", "--out", "other.csv") == 2
-    assert "is not a run" in capsys.readouterr().err
+    assert "no such directory" in capsys.readouterr().err
 
 
 def test_a_run_on_a_built_in_set_predicts_its_test_samples(capsys: pytest.CaptureFixture[str]) -> None:

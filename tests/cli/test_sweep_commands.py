@@ -61,7 +61,7 @@ def test_what_would_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("sweep", "sweep.toml", "--list") == 0
     printed = capsys.readouterr().out
     assert "runs/Q=6,seed=2" in printed
-    assert "6 runs of 12 local steps, 6 trials to choose rates" in printed
+    assert "6 run(s) of 12 local steps, 6 trials to choose rates" in printed
     assert not Path("sweeps").exists()
 
 
@@ -73,6 +73,8 @@ def test_mistakes_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str
     assert "tdcd: none.toml: no such sweep file" in errors
     assert "sweep.toml: iterations: 13 local steps are no whole number of rounds of Q = 6; 12 or 18 are" in errors
     assert "Traceback" not in errors
+    assert tdcd_command("train", "sweep.toml") == 2
+    assert "sweep.toml: this is a sweep file; run it with: tdcd sweep sweep.toml" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +126,10 @@ def test_compare_tells_mistakes(swept: Path, capsys: pytest.CaptureFixture[str])
         ([swept, "--cost", "slowdown=0.5"], "--cost: slowdown: should be greater than or equal to 1"),
         ([swept, "--cost", "slowdown"], "--cost slowdown: write it as KEY=VALUE"),
         ([swept, "--metric", "f3"], "metric: 'f3' was not measured"),
-        (["nowhere"], "nowhere is not a run"),
+        (["nowhere"], "nowhere: no such directory"),
+        (["sweep.toml"], "sweep.toml is a file; name the directory of a run"),
+        ([swept / "runs"], "there are runs in it, such as"),
+        ([swept, "--cost", "slowdown=5"], "slowdown goes with slow_clients"),
         ([swept / "runs/Q=1,seed=1", "--cost", 'speeds={"a/b"=2.0}'], "no run has a client 'a/b'"),
         ([swept, "--cost", "t_comm=5"], "--cost t_comm: write --t-comm 5 instead"),
         ([swept, "--t-comm", "nan"], "t_comm: should be"),
@@ -142,6 +147,10 @@ def test_reports_of_a_run_a_sweep_and_several(swept: Path, capsys: pytest.Captur
     assert "test F1 over time, t_comm = 5" in (swept / "report.html").read_text()
     assert tdcd_command("report", one, two, "--out", "both") == 0
     assert "2 runs compared" in Path("both/report.html").read_text()
+    assert Path("both/report/results.csv").read_text().count("Q=6,seed=1") == 1
+    assert tdcd_command("report", one, swept, "--out", "mixed") == 0
+    assert "runs compared" in Path("mixed/report.html").read_text()
+    assert not (swept / "report/time-10.png").exists(), "drawn for other costs"
     assert tdcd_command("report", one, two) == 2
     assert tdcd_command("report", one, "--out", "x") == 2
     assert tdcd_command("report", one, "--target", 0.5) == 2

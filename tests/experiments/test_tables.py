@@ -222,7 +222,7 @@ def test_runs_that_cannot_predict(tables: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RunError, match="it has not ended; go on with it: tdcd train --resume"):
         load_run(tmp_path / "run")
-    with pytest.raises(RunError, match="is not a run"):
+    with pytest.raises(RunError, match="no such directory"):
         load_run(tmp_path / "nothing")
 
 

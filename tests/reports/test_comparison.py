@@ -321,6 +321,8 @@ def test_what_is_damaged_is_named(swept: Path, tmp_path: Path) -> None:
             read_study([path])
     with pytest.raises(tdcd.RunError, match="is not a run"):
         read_study([tmp_path])
+    with pytest.raises(tdcd.RunError, match="is a sweep, not a run"):
+        read_run(swept)
     with pytest.raises(tdcd.RunError, match=r"metric: 'f2' was not measured; there is accuracy"):
         read_study([swept], metric="f2")
 

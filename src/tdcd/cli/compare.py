@@ -1,5 +1,7 @@
 """``tdcd compare``: runs side by side in the terminal, priced for any network."""
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +39,7 @@ def command(
     from tdcd.reports.study import read_study
 
     study = read_study(runs, metric=metric, t_comm=t_comm, target=target, costs=costs_of(cost))
-    console = Console()
+    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
     console.print(comparison(study, console.width), highlight=False)
 
 

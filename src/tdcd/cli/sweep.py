@@ -2,12 +2,14 @@
 
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tdcd.cli.imports import importable
+from tdcd.errors import TdcdError
 
 if TYPE_CHECKING:
     from tdcd.experiments.sweep import Sweep
@@ -80,6 +82,10 @@ def run(
     except KeyboardInterrupt:
         shown.say("\nStopped. What has ended is kept, the rest goes on from its checkpoints: run the command again.")
         sys.exit(130)
+    except TdcdError:
+        with suppress(TdcdError):
+            shown.say(f"Some of it failed, see below. What there is: {write_study(read_study([directory]), directory)}")
+        raise
     study = read_study([directory])
     shown.finished(study, write_study(study, directory))
 
@@ -87,13 +93,11 @@ def run(
 def _list(sweep: "Sweep", where: str, overrides: dict[str, Any]) -> None:
     from tdcd.experiments.sweep import combinations, runs, trials
 
-    tried = total = 0
-    for combination in combinations(sweep, where, overrides, None):
-        tried += len(trials(sweep, combination))
-        for planned in runs(sweep, combination, None).values():
-            total += 1
-            typer.echo(planned.name)
-    alone = "; each silo alone is not listed: their names are not known before the data is read" * (
-        "alone" in sweep.baselines
-    )
-    typer.echo(f"{total} runs of {sweep.iterations:,} local steps, {tried} trials to choose rates{alone}")
+    found = combinations(sweep, where, overrides, None)
+    tried = {trial.name for combination in found for trial in trials(sweep, combination).values()}
+    planned = {run.name: None for combination in found for run in runs(sweep, combination, None).values()}
+    for name in planned:
+        typer.echo(name)
+    alone = "; each silo alone comes on top: their names are known when the data is read"
+    more = alone if "alone" in sweep.baselines else ""
+    typer.echo(f"{len(planned)} run(s) of {sweep.iterations:,} local steps, {len(tried)} trials to choose rates{more}")

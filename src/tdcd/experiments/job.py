@@ -204,6 +204,8 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{where}: not TOML: {error}") from error
+    if {"iterations", "grid", "cases"} & table.keys():
+        raise JobError(f"{where}: this is a sweep file; run it with: tdcd sweep {path}")
     resolve_paths(table, Path(path).parent)
     for key, value in (overrides or {}).items():
         _set(table, key, value)

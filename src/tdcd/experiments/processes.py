@@ -15,6 +15,8 @@ from tdcd.errors import RunError
 
 Told = Callable[[int, Mapping[str, Any]], None]
 """Is told the number of a task and what its worker said about it."""
+SHOWN = 10
+"""Failures that are told one by one."""
 GRACE = 120.0
 """Seconds for a worker to write a checkpoint when it is asked to stop."""
 
@@ -41,37 +43,47 @@ class Processes:
         """Have every task done, in order, as many at once as there are workers; one that fails stops no other.
 
         Raises:
-            RunError: some failed; names the first of them and counts the others.
+            RunError: some failed; says which and why.
         """
         waiting: SimpleQueue[tuple[int, Mapping[str, Any]]] = SimpleQueue()
         for numbered in enumerate(tasks):
             waiting.put(numbered)
         failures: list[Exception] = []
+        stopping = threading.Event()
 
         def work(worker: _Worker) -> None:
             with suppress(Empty):
-                while worker.alive:
+                while worker.alive and not stopping.is_set():
                     number, task = waiting.get_nowait()
                     try:
                         told(number, {"event": "began"})
                         for answer in worker.do(task):
                             told(number, answer)
                     except Exception as error:
+                        if stopping.is_set():
+                            return
                         failures.append(error)
                         told(number, {"event": "failed"})
 
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in self._workers]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in short waits, so that Ctrl-C is heard
-                thread.join(0.1)
+        try:
+            for thread in threads:
+                while thread.is_alive():  # in short waits, so that Ctrl-C is heard
+                    thread.join(0.1)
+        except BaseException:
+            stopping.set()
+            raise
         if failures and not isinstance(failures[0], RunError):
             raise failures[0]
         if failures:
-            others = f"\n{len(failures) - 1} more of {len(tasks)} failed" if len(failures) > 1 else ""
-            left = f"\n{waiting.qsize()} were not begun" if not waiting.empty() else ""
-            raise RunError(f"{failures[0]}{others}{left}")
+            listed = [str(failure) for failure in failures[:SHOWN]]
+            if len(failures) > SHOWN:
+                listed.append(f"and {len(failures) - SHOWN} more of {len(tasks)}")
+            if not waiting.empty():
+                listed.append(f"{waiting.qsize()} were not begun")
+            raise RunError("\n".join(listed))
 
 
 class _Worker:

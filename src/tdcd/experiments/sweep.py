@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -30,6 +31,7 @@ LABELS = {
     "data.clients": "K",
     "data.features.silos": "N",
     "training.batch_size": "batch",
+    "data.seed": "data-seed",
 }
 """What the paper calls some settings; others go by the last word of their key."""
 
@@ -136,7 +138,8 @@ class Sweep(Strict):
 
     @model_validator(mode="after")
     def _lines_known(self) -> "Sweep":
-        axes = [*dict(flat(self.grid)), *(["cases"] if self.cases else [])]
+        grid = labels(dict(flat(self.grid)))
+        axes = [*grid, *grid.values(), *(["cases"] if self.cases else [])]
         if self.report.lines is not None and self.report.lines not in axes:
             raise ValueError(
                 f"report.lines: '{self.report.lines}' is not in the grid{nearest(self.report.lines, axes)}"
@@ -150,7 +153,8 @@ class Sweep(Strict):
         """The label of the axis whose values are the lines of a figure."""
         axes = [*dict(flat(self.grid)), *(["cases"] if self.cases else [])]
         chosen = self.report.lines or (STEPS if STEPS in axes else axes[0] if axes else STEPS)
-        return "case" if chosen == "cases" else labels(dict(flat(self.grid))).get(chosen, LABELS[STEPS])
+        named = labels(dict(flat(self.grid)))
+        return "case" if chosen == "cases" else named.get(chosen, chosen if chosen in named.values() else LABELS[STEPS])
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,8 @@ def parse_sweep(text: str, where: str, beside: Path | None = None) -> Sweep:
     for settings in (table.get("settings"), *(cases if isinstance(cases, list) else ())):
         if isinstance(settings, dict) and beside is not None:
             resolve_paths(settings, beside)
+    if {"data", "training"} & table.keys() and "job" not in table:
+        raise JobError(f"{where}: this is a job file; train it with: tdcd train {where}")
     try:
         return Sweep.model_validate(table)
     except ValidationError as error:
@@ -286,9 +292,15 @@ def _check(sweep: Sweep, where: str, overrides: Mapping[str, Any]) -> None:
     for place, keys in fixed.items():
         for key in keys:
             varied = {**grid, **cased} if place == "--set" else grid
-            clash = [axis for axis in varied if f"{axis}.".startswith(f"{key}.") or f"{key}.".startswith(f"{axis}.")]
+            clash = [axis for axis in varied if f"{key}.".startswith(f"{axis}.") or _sets(key, keys[key], axis)]
             if clash:
                 raise JobError(f"{where}: {place}: {key}: the sweep varies {clash[0]}; leave one of the two out")
+
+
+def _sets(key: str, value: Any, axis: str) -> bool:
+    """Tell whether a setting that is a table sets what an axis below it varies."""
+    below = axis.removeprefix(f"{key}.")
+    return below != axis and (not isinstance(value, Mapping) or below in dict(flat(value)))
 
 
 def matters(key: str, baseline: Baseline) -> bool:
@@ -356,10 +368,10 @@ def _cases(sweep: Sweep) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return settings by their dotted keys; a table with a kind replaces the job's as a whole."""
+    """Return settings by their dotted keys; a table with a kind, or an empty one, replaces the job's as a whole."""
     found: dict[str, Any] = {}
     for key, value in table.items():
-        inner = isinstance(value, Mapping) and "kind" not in value
+        inner = isinstance(value, Mapping) and value and "kind" not in value
         found |= _settings(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
     return found
 
@@ -374,7 +386,11 @@ def _values(sweep: Sweep) -> Iterator[dict[str, Any]]:
 def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:
     """Return the job of a combination with the first seed."""
     clients = settings.pop("data.clients", None)  # K is meant for every silo, also for one with a number of its own
-    job = load_job(sweep.job, settings | {"baselines": [], "training.rounds": 1, SEED: sweep.seeds[0]}, clients)
+    settings |= {"baselines": [], "training.rounds": 1, SEED: sweep.seeds[0]}
+    try:
+        job = load_job(sweep.job, deepcopy(settings), clients)
+    except JobError as error:
+        raise JobError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from error
     known, metric = METRICS[job.training.loss], sweep.report.metric
     if metric is not None and metric not in known:
         loss = job.training.loss

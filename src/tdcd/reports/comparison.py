@@ -16,7 +16,7 @@ from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.files import RunFiles
 from tdcd.reports.findings import affine, claims, winners
 from tdcd.reports.findings import told as told_win
-from tdcd.reports.page import fill, pictures, who
+from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
 from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, mean, number, size, spread, time, told
@@ -54,6 +54,7 @@ def write_extras(directory: Path, drawn: Sequence[Picture | Bars], tables: Mappi
     """Write figures and tables into the folder ``report``."""
     folder = directory / "report"
     try:
+        forget_extras(directory)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
@@ -91,8 +92,9 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]
         panels=panels,
         claims=claims(study),
         rates=_rates(study),
+        tried=study.sweep.get("select", {}).get("iterations"),
         costs=[(key, told(value)) for key, value in flat(study.costs.model_dump(exclude_none=True))],
-        sweep=[(key, told(value)) for key, value in flat(study.sweep)],
+        sweep=[(key, told(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")],
         settings=[(key, told(value)) for key, value in study.asked.items()],
         seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
         **who(first),
@@ -262,15 +264,21 @@ def _summary(study: Study) -> Iterator[dict[str, Any]]:
     for line in study.lines:
         for run in line.runs:
             if run.history:
-                facts = {"variant": line.variant, **line.values, "seed": run.job["training"]["seed"], "rate": line.rate}
-                facts |= {"status": run.result.get("status", "under way")}
-                yield _evaluation(facts, run, run.final)
+                status = {"status": run.result.get("status", "under way")}
+                yield _evaluation(_facts(study, line, run) | status, run, run.final)
+
+
+def _facts(study: Study, line: Line, run: RunFiles) -> dict[str, Any]:
+    """Return what tells a row of a CSV file from others."""
+    values = {axis: told(value) for axis, value in line.values.items()}
+    name = line.full if study.sweep else line.label
+    return {"line": name, "variant": line.variant, **values, "seed": run.job["training"]["seed"], "rate": line.rate}
 
 
 def _evaluations(study: Study) -> Iterator[dict[str, Any]]:
     for line in study.lines:
         for run in line.runs:
-            facts = {"variant": line.variant, **line.values, "seed": run.job["training"]["seed"], "rate": line.rate}
+            facts = _facts(study, line, run)
             priced = {t: times(run, study.costs.at(t)) for t in study.t_comm}
             for index, entry in enumerate(run.history):
                 yield _evaluation(facts, run, entry) | {f"time_at_t_comm_{t:g}": priced[t][index] for t in priced}

@@ -73,7 +73,9 @@ class Picture:
         for index, curve in enumerate(self.curves):
             chosen = index if curve.colour is None else curve.colour
             colour = COLOURS[chosen % len(COLOURS)] if isinstance(chosen, int) else chosen
-            style: Any = STYLES[chosen % len(STYLES)] if isinstance(chosen, int) else (0, (4, 2))
+            style: Any = (
+                STYLES[(chosen + chosen // len(COLOURS)) % len(STYLES)] if isinstance(chosen, int) else (0, (4, 2))
+            )
             if curve.kind == "level":
                 axes.axhline(curve.y[-1], label=curve.label, color=colour, linestyle=style, linewidth=1.2, zorder=1)
                 continue
@@ -102,7 +104,13 @@ class Picture:
             if self.limit:
                 axes.set_xlim(right=self.limit, left=-0.02 * self.limit)
         if len(self.curves) > 1:
-            axes.legend(frameon=False, fontsize="small", ncols=2 if len(self.curves) > 6 else 1)
+            longest = max(len(curve.label) for curve in self.curves)
+            if longest > 24 or len(self.curves) > 8:  # no room among the curves
+                columns = max(1, min(3, 66 // (longest + 6)))
+                figure.legend(frameon=False, fontsize="small", loc="outside lower center", ncols=columns)
+                figure.set_figheight(3.5 + 0.2 * -(-len(self.curves) // columns))
+            else:
+                axes.legend(frameon=False, fontsize="small", ncols=2 if len(self.curves) > 6 else 1)
         return figure
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tdcd.costs import Costs
 from tdcd.files import flat
-from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
+from tdcd.reports.study import LOSS, Line, Measure, Panel, Study, setting
 from tdcd.reports.words import mean, spread
 
 Verdict = Literal["yes", "partly", "unclear", "no"]
@@ -163,8 +163,10 @@ def _others(line: Line, what: str) -> list[tuple[str, Any]]:
 
 
 def _where(line: Line, what: str) -> str:
-    """Tell the other letters of lines that differ in one."""
-    return ", ".join(f"{letter} = {_size(line, letter)}" for letter in VARIED if letter != what)
+    """Tell the other letters of lines that differ in one, and what else the sweep varies."""
+    letters = [f"{letter} = {_size(line, letter)}" for letter in VARIED if letter != what]
+    others = [setting(axis, value) for axis, value in line.values.items() if axis not in (*VARIED, "case")]
+    return ", ".join([*letters, *others])
 
 
 def _size(line: Line, what: str) -> int:

@@ -38,8 +38,16 @@ def write_report(
         text = render(files, metric, t_comm, costs or Costs())
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
+    forget_extras(files.path)
     write_atomically(page, text)
     return page
+
+
+def forget_extras(directory: Path) -> None:
+    """Remove figures and tables that were drawn before: they may be of other rounds or costs."""
+    for file in (directory / "report").glob("*"):
+        if file.suffix in (".svg", ".png", ".csv"):
+            file.unlink(missing_ok=True)
 
 
 def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Costs) -> str:

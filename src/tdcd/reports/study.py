@@ -88,7 +88,7 @@ class Line:
     def full(self) -> str:
         """A label that also tells what all lines of its picture have in common."""
         words = [] if self.variant == "federation" else [spoken(self.variant)]
-        return ", ".join([*words, *(_setting(axis, value) for axis, value in self.values.items())]) or self.label
+        return ", ".join([*words, *(setting(axis, value) for axis, value in self.values.items())]) or self.label
 
     @property
     def shown(self) -> tuple[RunFiles, ...]:
@@ -347,8 +347,8 @@ def _panels(grid: Sequence[Line], baselines: Sequence[Line], varied: str) -> tup
     """Put lines that differ in ``varied`` only into one panel, with the baselines that go with it."""
     groups: dict[str, list[Line]] = {}
     for line in grid:
-        title = ", ".join(_setting(axis, value) for axis, value in line.values.items() if axis != varied)
-        label = _setting(varied, line.values[varied]) if varied in line.values else "federation"
+        title = ", ".join(setting(axis, value) for axis, value in line.values.items() if axis != varied)
+        label = setting(varied, line.values[varied]) if varied in line.values else "federation"
         groups.setdefault(title, []).append(replace(line, label=label))
     panels = []
     for title, lines in groups.items():
@@ -363,12 +363,13 @@ def _baselines(lines: Iterable[Line], varied: str) -> list[Line]:
     found = []
     for line in lines:
         word = spoken(line.variant)
-        told = f"{word}, {_setting(varied, line.values[varied])}" if varied in line.values else word
+        told = f"{word}, {setting(varied, line.values[varied])}" if varied in line.values else word
         found.append(replace(line, label=told))
     return found
 
 
-def _setting(axis: str, value: Any) -> str:
+def setting(axis: str, value: Any) -> str:
+    """Write a setting for a label."""
     return str(value) if axis == "case" else f"{axis} = {_short(value)}"
 
 

@@ -1,6 +1,6 @@
 """How numbers and names are written for people."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -78,4 +78,6 @@ def duration(seconds: float) -> str:
 
 def told(value: Any) -> str:
     """Write a setting."""
-    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+    if isinstance(value, Mapping):
+        return " ".join(told(part) for part in value.values())
+    return (", ".join(map(told, value)) or "none") if isinstance(value, list) else str(value)
