@@ -88,7 +88,7 @@ def who(run: RunFiles) -> dict[str, Any]:
 def _metric(run: RunFiles, wanted: str | None) -> str:
     """Return the test metric to draw; none if there were no test samples."""
     test = run.history[-1]["test"] if run.history else {}
-    if wanted is not None and wanted not in test:
+    if wanted and wanted not in test:
         raise RunError(f"metric: '{wanted}' was not measured on the test samples{nearest(wanted, test)}")
     return wanted or (metric_of(run.federation["loss"], test) if test else "")
 
