@@ -10,6 +10,10 @@ Time = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+T_COMM = (10.0, 100.0)
+"""The paper's latencies, in local steps."""
+
+
 class Costs(Strict):
     """Times in units of your choice: local steps, as in the paper, or seconds.
 

@@ -14,7 +14,7 @@ import tdcd
 from tdcd.core.ledger import Traffic
 from tdcd.costs import Costs
 from tdcd.reports.files import RunFiles, read_run
-from tdcd.reports.pricing import ledger_of, round_ends, times, traffic_by_round
+from tdcd.reports.pricing import rosters_of, round_ends, times, traffic_by_round
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(40, 6))
@@ -90,7 +90,7 @@ def test_bandwidth_by_hand(two: RunFiles) -> None:
 
 
 def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
-    name = ledger_of(two.path)[1]["a"][0]  # holds 30 of the 40 rows, so it is never idle
+    name = rosters_of(two).clients["a"][0]  # holds 30 of the 40 rows, so it is never idle
     slow = round_ends(two, Costs(t_comm=10, speeds={f"a/{name}": 0.25}))
     assert np.diff(slow) == pytest.approx([30 + 4 * STEPS] * 6)
     everyone = round_ends(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))

@@ -60,7 +60,7 @@ def comparison(study: "Study", width: int) -> "Table":
         table.add_column(name, justify="right")
     for line in study.lines:
         cells = _cells(study, line, width) if line.shown else ["every rate diverged" if not line.runs else "diverged"]
-        table.add_row(line.full if study.sweep else line.label, *cells[: len(table.columns) - 1])
+        table.add_row(study.name_of(line), *cells[: len(table.columns) - 1])
     return table
 
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from tdcd.cli.screen import Screen
 from tdcd.data.federation import Federation
 from tdcd.errors import TdcdError
 from tdcd.experiments.job import Job
@@ -26,7 +27,7 @@ WIDE = 120
 """Columns of a terminal that shows everything."""
 
 
-class Display(JobObserver, ABC):
+class Display(Screen, JobObserver, ABC):
     """Shows how a job goes. Also a context manager, for displays that own the screen."""
 
     def __init__(self, job: Job) -> None:
@@ -67,14 +68,6 @@ class Display(JobObserver, ABC):
     @abstractmethod
     def stopped(self, directory: Path | None) -> None:
         """Tell a user who stopped the job how to go on; without a directory, nothing had begun."""
-
-    def __enter__(self) -> "Display":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the screen back."""
 
 
 class Quiet(Display):
@@ -242,7 +235,7 @@ class Live(Spoken):
         self._progress.update(self._reading, visible=False)
         super().training(name, federation)
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -32,9 +32,10 @@ def command(
 
     Works also for what was stopped or is under way; other latencies need no training.
     """
+    from tdcd.costs import T_COMM
     from tdcd.reports.comparison import write_run_extras, write_study
     from tdcd.reports.files import read_run, variant_of
-    from tdcd.reports.page import T_COMM, write_report
+    from tdcd.reports.page import write_report
     from tdcd.reports.study import is_sweep, read_study
 
     costs = costs_of(cost)

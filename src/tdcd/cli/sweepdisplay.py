@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,11 +13,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Column
 
 from tdcd.cli.compare import comparison
+from tdcd.cli.screen import Screen
 from tdcd.experiments.sweeping import SweepObserver
 from tdcd.reports.study import Study
 
 
-class SweepDisplay(SweepObserver):
+class SweepDisplay(Screen, SweepObserver):
     """Shows nothing. Also a context manager, for displays that own the screen."""
 
     def say(self, text: str) -> None:
@@ -25,14 +26,6 @@ class SweepDisplay(SweepObserver):
 
     def finished(self, study: Study, report: Path) -> None:
         """Show what came out."""
-
-    def __enter__(self) -> "SweepDisplay":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the screen back."""
 
 
 class Plain(SweepDisplay):
@@ -105,7 +98,7 @@ class Live(Plain):
         self._steps: dict[str, int] = {}
         self._at: dict[str, int] = {}
 
-    def __enter__(self) -> "SweepDisplay":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tdcd.costs import Costs, Time
+from tdcd.costs import T_COMM, Costs, Time
 from tdcd.errors import JobError, listed, nearest
 from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job, resolve_paths
 from tdcd.experiments.run import variant_job
@@ -66,7 +66,7 @@ class Picture(Strict):
     """The test metric to draw: "accuracy", "f1", "auroc", "top5" …; default: as fits the loss."""
     lines: str | None = None
     """The setting whose values are the lines of a figure; default: Q if it is in the grid, or what comes first."""
-    t_comm: Annotated[list[Time], Field(min_length=1)] = [10.0, 100.0]
+    t_comm: Annotated[list[Time], Field(min_length=1)] = list(T_COMM)
     """Latencies to draw the metric against time units for."""
     target: float | None = None
     """The value of the metric to reach in the tables of times; default: one that all lines reach."""
@@ -138,7 +138,7 @@ class Sweep(Strict):
 
     @model_validator(mode="after")
     def _lines_known(self) -> "Sweep":
-        grid = labels(dict(flat(self.grid)))
+        grid = labels(self.axes)
         axes = [*grid, *grid.values(), *(["cases"] if self.cases else [])]
         if self.report.lines is not None and self.report.lines not in axes:
             raise ValueError(
@@ -149,11 +149,16 @@ class Sweep(Strict):
         return self
 
     @property
+    def axes(self) -> dict[str, list[Any]]:
+        """The values of the grid by their dotted keys."""
+        return dict(flat(self.grid))
+
+    @property
     def lines(self) -> str:
         """The label of the axis whose values are the lines of a figure."""
-        axes = [*dict(flat(self.grid)), *(["cases"] if self.cases else [])]
+        axes = [*self.axes, *(["cases"] if self.cases else [])]
         chosen = self.report.lines or (STEPS if STEPS in axes else axes[0] if axes else STEPS)
-        named = labels(dict(flat(self.grid)))
+        named = labels(self.axes)
         return "case" if chosen == "cases" else named.get(chosen, chosen if chosen in named.values() else LABELS[STEPS])
 
 
@@ -277,11 +282,9 @@ def _central(sweep: Sweep, kind: Baseline, axes: Mapping[str, Any], job: Job) ->
 
 def _check(sweep: Sweep, where: str, overrides: Mapping[str, Any]) -> None:
     """Refuse settings that would be without effect, or would have another effect than their name in the report says."""
-    grid = dict(flat(sweep.grid))
+    grid = sweep.axes
     fixed = {"settings": _settings(sweep.settings), "--set": overrides}
-    fixed |= {
-        f"case '{case['name']}'": _settings({k: v for k, v in case.items() if k != "name"}) for case in sweep.cases
-    }
+    fixed |= {f"case '{case['name']}'": _own(case) for case in sweep.cases}
     for place, keys in (("grid", grid), *fixed.items()):
         for key in keys:
             if key in RESERVED:
@@ -355,7 +358,7 @@ def labels(keys: Iterable[str]) -> dict[str, str]:
 
 def _axes(sweep: Sweep, case: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a combination varies, by the names that figures use."""
-    named = labels(dict(flat(sweep.grid)))
+    named = labels(sweep.axes)
     return ({"case": case} if case else {}) | {named[key]: value for key, value in values.items()}
 
 
@@ -364,7 +367,12 @@ def _cases(sweep: Sweep) -> list[tuple[str, dict[str, Any]]]:
     common = _settings(sweep.settings)
     if not sweep.cases:
         return [("", common)]
-    return [(case["name"], common | _settings({k: v for k, v in case.items() if k != "name"})) for case in sweep.cases]
+    return [(case["name"], common | _own(case)) for case in sweep.cases]
+
+
+def _own(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a case by their dotted keys."""
+    return _settings({key: value for key, value in case.items() if key != "name"})
 
 
 def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -378,9 +386,8 @@ def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 def _values(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield every combination of the grid's values."""
-    grid = dict(flat(sweep.grid))
-    for values in product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
+    for values in product(*sweep.axes.values()):
+        yield dict(zip(sweep.axes, values, strict=True))
 
 
 def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:

@@ -1,6 +1,6 @@
 """Run a sweep: the grid, then its baselines, each after what chooses its rates; then the other seeds of all.
 
-    SWEEP/sweep.json         the plan: what each run varies, the rates tried and chosen, how runs ended
+    SWEEP/sweep.json         the plan: what each run varies, the rates tried and chosen
     SWEEP/trials/…           short runs that choose rates
     SWEEP/runs/…             a run directory each
 
@@ -144,7 +144,7 @@ def run_sweep(
         KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
     """
     observer, path, overrides = observer or SweepObserver(), Path(directory), overrides or {}
-    first = list(combinations(sweep, where, overrides, None))  # checks every job before anything is read
+    first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
     jobs = min(jobs or cores(), planned)
     try:
@@ -152,7 +152,7 @@ def run_sweep(
         with FileLock(path / ".lock", timeout=0), processes(jobs, max(1, cores() // jobs)) as workers:
             try:
                 silos = _silos([c.job for c in first], workers, observer, where) if "alone" in sweep.baselines else {}
-                wanted = list(combinations(sweep, where, overrides, lambda job: silos[data_key(job)]))
+                wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
                 _run(sweep, wanted, path, workers, observer)
             except KeyboardInterrupt:
                 observer.stopping()

@@ -21,6 +21,8 @@ from tdcd.reports.pricing import times, traffic_by_round
 from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, mean, number, size, spread, time, told
 
+Drawn = tuple[Picture | Bars, str]
+"""A figure and its SVG."""
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
 
@@ -30,7 +32,7 @@ def write_study(study: Study, directory: Path | str) -> Path:
     directory = Path(directory)
     page = directory / "report.html"
     try:
-        drawn = [(panel, list(_pictures(study, panel))) for panel in study.panels]
+        drawn = [(panel, [(picture, picture.svg()) for picture in _pictures(study, panel)]) for panel in study.panels]
         text = _render(study, drawn)
         tables = {"results": _rows(_summary(study)), "curves": _rows(_evaluations(study))}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -47,10 +49,11 @@ def write_run_extras(run: RunFiles, metric: str | None = None) -> None:
         for number, sent in enumerate([] if run.in_one_place else traffic_by_round(run), start=1)
     )
     history = (_evaluation({}, run, line) for line in run.history)
-    write_extras(run.path, list(pictures(run, metric)), {"history": _rows(history), "traffic": _rows(ledger)})
+    drawn = [(picture, picture.svg()) for picture in pictures(run, metric)]
+    write_extras(run.path, drawn, {"history": _rows(history), "traffic": _rows(ledger)})
 
 
-def write_extras(directory: Path, drawn: Sequence[Picture | Bars], tables: Mapping[str, str]) -> None:
+def write_extras(directory: Path, drawn: Sequence[Drawn], tables: Mapping[str, str]) -> None:
     """Write figures and tables into the folder ``report``."""
     folder = directory / "report"
     try:
@@ -58,18 +61,18 @@ def write_extras(directory: Path, drawn: Sequence[Picture | Bars], tables: Mappi
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
-    for picture in drawn:
-        write_atomically(folder / f"{picture.name}.svg", picture.svg())
+    for picture, svg in drawn:
+        write_atomically(folder / f"{picture.name}.svg", svg)
         write_atomically(folder / f"{picture.name}.png", picture.png())
     for name, text in tables.items():
         write_atomically(folder / f"{name}.csv", text)
 
 
-def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]]) -> str:
+def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str:
     panels = [
         {
             "title": panel.title,
-            "figures": [(picture.caption, Markup(picture.svg())) for picture in own],  # noqa: S704
+            "figures": [(picture.caption, Markup(svg)) for picture, svg in own],  # noqa: S704
             "results": _results(study, panel),
             "target": target,
             "times": _times(study, panel, target) if target is not None else ([], []),
@@ -93,7 +96,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Picture | Bars]]
         claims=claims(study),
         rates=_rates(study),
         tried=study.sweep.get("select", {}).get("iterations"),
-        costs=[(key, told(value)) for key, value in flat(study.costs.model_dump(exclude_none=True))],
+        costs=[(key, told(value)) for key, value in flat(study.costs.model_dump(exclude_none=True)) if key != "t_comm"],
         sweep=[(key, told(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")],
         settings=[(key, told(value)) for key, value in study.asked.items()],
         seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
@@ -271,8 +274,8 @@ def _summary(study: Study) -> Iterator[dict[str, Any]]:
 def _facts(study: Study, line: Line, run: RunFiles) -> dict[str, Any]:
     """Return what tells a row of a CSV file from others."""
     values = {axis: told(value) for axis, value in line.values.items()}
-    name = line.full if study.sweep else line.label
-    return {"line": name, "variant": line.variant, **values, "seed": run.job["training"]["seed"], "rate": line.rate}
+    seed = run.job["training"]["seed"]
+    return {"line": study.name_of(line), "variant": line.variant, **values, "seed": seed, "rate": line.rate}
 
 
 def _evaluations(study: Study) -> Iterator[dict[str, Any]]:

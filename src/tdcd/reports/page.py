@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from tdcd.costs import Costs
+from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
@@ -15,9 +15,6 @@ from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.pricing import check_speeds, times
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import WAYS, Table, duration, label, metric_of, number, size, spoken, time, told
-
-T_COMM = (10.0, 100.0)
-"""The paper's latencies."""
 
 
 def write_report(

@@ -12,14 +12,11 @@ Between two exchanges silos do not wait for each other.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import safetensors
-import safetensors.numpy
 
 from tdcd.core.ledger import Ledger, Rows, Traffic
 from tdcd.core.seeds import derive
@@ -50,12 +47,12 @@ def times(run: RunFiles, costs: Costs) -> list[float]:
 
 def round_ends(run: RunFiles, costs: Costs) -> Array:
     """Return the time when each round is over in all silos, from 0 before the first; shape (R + 1,)."""
-    ledger, names = ledger_of(run.path)
+    rosters = rosters_of(run)
+    ledger, names = rosters.ledger, rosters.clients
     paces = {silo: costs.step * _steps(run) * _slowness(silo, clients, costs) for silo, clients in names.items()}
-    rounds = run.history[-1]["round"] if run.history else 0
     down, across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
     clock, ends = dict.fromkeys(names, 0.0), [0.0]
-    for rows in rows_by_round(run, ledger, rounds):
+    for rows in _rows_by_round(run, rosters):
         for silo, own in rows.items():
             clock[silo] += down + _sent(ledger, silo, own, costs).max()
         if len(clock) > 1:
@@ -71,20 +68,19 @@ def round_ends(run: RunFiles, costs: Costs) -> Array:
 
 def traffic_by_round(run: RunFiles) -> list[Traffic]:
     """Return the ledger of a run: what each of its rounds sent."""
-    ledger, _ = ledger_of(run.path)
-    rounds = run.history[-1]["round"] if run.history else 0
-    return [ledger.traffic(rows) for rows in rows_by_round(run, ledger, rounds)]
+    rosters = rosters_of(run)
+    return [rosters.ledger.traffic(rows) for rows in _rows_by_round(run, rosters)]
 
 
-def rows_by_round(run: RunFiles, ledger: Ledger, rounds: int) -> Iterator[Mapping[str, Rows]]:
+def _rows_by_round(run: RunFiles, rosters: "Rosters") -> Iterator[Mapping[str, Rows]]:
     """Yield how every round's mini-batch fell to clients: drawn again from the seed, or as the run was given it."""
     from tdcd.core.sampling import draw_batch  # brings torch, which most prices do not need
 
-    settings, given = run.job["training"], _given(run.path)
+    settings, ledger, given = run.job["training"], rosters.ledger, rosters.batches
     population = int(run.federation["samples"])
     size = population if settings["batch_size"] == "full" else int(settings["batch_size"])
     everything = ledger.rows(np.arange(population)) if size == population and not given else None
-    for number in range(1, rounds + 1):
+    for number in range(1, run.history[-1]["round"] + 1 if run.history else 1):
         if everything is not None:
             yield everything
         elif given:
@@ -93,40 +89,45 @@ def rows_by_round(run: RunFiles, ledger: Ledger, rounds: int) -> Iterator[Mappin
             yield ledger.rows(draw_batch(int(settings["seed"]), number, population, size).numpy())
 
 
-@lru_cache(maxsize=64)
-def ledger_of(path: Path) -> tuple[Ledger, Mapping[str, tuple[str, ...]]]:
-    """Read what the ledger of a run needs, and the names of every silo's clients."""
-    tensors, names = _rosters(path)
-    try:
-        federation = json.loads((path / "federation.json").read_text(encoding="utf-8"))
-        blocks = {silo["name"]: int(silo["block_bytes"]) for silo in federation["silos"]}
-        ledger = Ledger(
-            owners={silo: tensors[f"owner/{silo}"] for silo in blocks},
-            clients={silo: len(names[silo]) for silo in blocks},
-            blocks=blocks,
-            row=int(federation["embedding_bytes"]),
-        )
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{path}: its files do not tell who holds what: {type(error).__name__}: {error}") from error
-    return ledger, {silo: tuple(names[silo]) for silo in blocks}
+@dataclass(frozen=True)
+class Rosters:
+    """Who holds what in a run."""
+
+    ledger: Ledger
+    clients: Mapping[str, tuple[str, ...]]
+    """The names of every silo's clients."""
+    batches: Mapping[int, npt.NDArray[np.int64]]
+    """The mini-batches that the run was given, by round; none if they were drawn."""
 
 
-def _rosters(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[str]]]:
-    file = path / "rosters.safetensors"
+def rosters_of(run: RunFiles) -> Rosters:
+    """Read who holds what in a run.
+
+    Raises:
+        RunError: the file is missing or damaged, or does not fit the run.
+    """
+    file = run.path / "rosters.safetensors"
     try:
         with safetensors.safe_open(file, framework="numpy") as held:
             tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
-            return tensors, json.loads((held.metadata() or {})["clients"])
+            names = json.loads((held.metadata() or {})["clients"])
     except FileNotFoundError as error:
         raise RunError(f"{file}: missing; without it the run cannot be priced") from error
     except (safetensors.SafetensorError, OSError, LookupError, ValueError) as error:
         raise RunError(f"{file}: damaged: {error}") from error
-
-
-def _given(path: Path) -> dict[int, npt.NDArray[np.int64]]:
-    """Return the mini-batches that a run was given, by round; none if they were drawn."""
-    tensors, _ = _rosters(path)
-    return {int(name.removeprefix("batch/")): batch for name, batch in tensors.items() if name.startswith("batch/")}
+    try:
+        blocks = {silo["name"]: int(silo["block_bytes"]) for silo in run.federation["silos"]}
+        ledger = Ledger(
+            owners={silo: tensors[f"owner/{silo}"] for silo in blocks},
+            clients={silo: len(names[silo]) for silo in blocks},
+            blocks=blocks,
+            row=int(run.federation["embedding_bytes"]),
+        )
+        clients = {silo: tuple(names[silo]) for silo in blocks}
+    except (ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{run.path}: its files do not tell who holds what: {type(error).__name__}: {error}") from error
+    given = {int(name.removeprefix("batch/")): batch for name, batch in tensors.items() if name.startswith("batch/")}
+    return Rosters(ledger, clients, given)
 
 
 def _sent(ledger: Ledger, silo: str, rows: Rows, costs: Costs) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcd.costs import Costs
+from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, listed
 from tdcd.files import check_run, flat
 from tdcd.reports.files import RunFiles, read_run, variant_of
@@ -209,9 +209,14 @@ class Study:
         """Every line once, the baselines last."""
         found = [line for panel in self.panels for line in panel.lines]
         found += [line for panel in self.panels for line in panel.baselines]
-        return tuple({(line.full, line.label if not self.sweep else ""): line for line in reversed(found)}.values())[
-            ::-1
-        ]
+        distinct: dict[str, Line] = {}
+        for line in found:
+            distinct.setdefault(self.name_of(line), line)
+        return tuple(distinct.values())
+
+    def name_of(self, line: Line) -> str:
+        """Return what tells a line from all others: what it varies, or where runs that somebody listed lie."""
+        return line.full if self.sweep else line.label
 
     @property
     def runs(self) -> tuple[RunFiles, ...]:
@@ -276,9 +281,7 @@ def _read_study(
         sweep, picture = plan["sweep"], plan["sweep"]["report"]
         grid, alone = _lines(paths[0], plan)
         panels = _panels(grid, alone, plan["lines"])
-        hopeless = [c["trials"] and c["rate"] is None for c in plan["combinations"]]
-        places = [c["runs"] for c, none in zip(plan["combinations"], hopeless, strict=True) if not none]
-        planned = len({run["path"] for own in places for run in own})
+        planned = len({run["path"] for c in plan["combinations"] if not _hopeless(c) for run in c["runs"]})
         name, title, varied = sweep["name"], sweep["title"], plan["lines"]
         stored = Costs.model_validate(sweep["costs"])
     else:
@@ -308,7 +311,7 @@ def _read_study(
         title=title or name,
         varied=varied,
         measure=_measure(metric or picture.get("metric"), runs),
-        t_comm=tuple(t_comm or picture.get("t_comm") or (10.0, 100.0)),
+        t_comm=tuple(t_comm or picture.get("t_comm") or T_COMM),
         wanted=target if target is not None else picture.get("target"),
         costs=priced,
         panels=panels,
@@ -334,13 +337,18 @@ def _lines(path: Path, plan: Mapping[str, Any]) -> tuple[list[Line], list[Line]]
     for told in plan["combinations"]:
         places = [path / run["path"] for run in told["runs"]]
         runs = tuple(read_run(p, told["variant"]) for p in places if (p / "job.toml").exists())
-        if not runs and not (told["trials"] and told["rate"] is None):
+        if not runs and not _hopeless(told):
             continue
         tried = {trial["rate"]: trial["loss"] for trial in told["trials"]} or None
         line = Line("", told["variant"], told["values"], runs, told["rate"], tried)
         line = replace(line, label=line.full or "federation")
         (grid if told["variant"] == "federation" else baselines).append(line)
     return grid, baselines
+
+
+def _hopeless(combination: Mapping[str, Any]) -> bool:
+    """Tell whether every rate of a combination diverged, so that it has no runs."""
+    return bool(combination["trials"]) and combination["rate"] is None
 
 
 def _panels(grid: Sequence[Line], baselines: Sequence[Line], varied: str) -> tuple[Panel, ...]:
