@@ -63,6 +63,9 @@ def test_what_would_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "runs/Q=6,seed=2" in printed
     assert "6 run(s) of 12 local steps, 6 trials to choose rates" in printed
     assert not Path("sweeps").exists()
+    assert tdcd_command("sweep", "sweep.toml", "--list", "--seed", 2, "--seed", 7, "--seed", 2) == 0
+    printed = capsys.readouterr().out
+    assert re.findall(r"runs/Q=6,seed=(\d)", printed) == ["2", "7"]
 
 
 def test_mistakes_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +166,8 @@ def test_the_papers_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -
     assert "physionet2012-silos" in capsys.readouterr().out
     assert tdcd_command("reproduce", "modelnet", "--list", "--scale", "paper") == 0
     assert "runs/Q=30,K=20,seed=2021" in capsys.readouterr().out
+    assert tdcd_command("reproduce", "modelnet", "--list", "--seed", 5) == 0
+    assert re.findall(r"runs/Q=30,K=20,seed=(\d+)", capsys.readouterr().out) == ["5"]
     assert tdcd_command("reproduce", "modelnet") == 2
     assert "say where the files of ModelNet40, or ModelNet10 are" in capsys.readouterr().err
     assert tdcd_command("reproduce", "modelnets") == 2

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tdcd.cli.sweep import Jobs, Listing, Out, Quiet, run
+from tdcd.cli.sweep import Jobs, Listing, Out, Quiet, Seeds, run
 from tdcd.errors import JobError
 
 EXAMPLES = """Examples:
@@ -14,7 +14,7 @@ tdcd reproduce  [dim]# which experiments there are[/dim]
 
 tdcd reproduce cifar10 --data cifar-10-batches-bin
 
-tdcd reproduce physionet2012 --data physionet2012 --scale paper --jobs 8
+tdcd reproduce physionet2012 --data physionet2012 --scale paper --jobs 8 --seed 2021
 """
 
 
@@ -26,6 +26,7 @@ def command(
     ] = "small",
     jobs: Jobs = None,
     out: Out = None,
+    seeds: Seeds = None,
     listing: Listing = False,
     quiet: Quiet = False,
 ) -> None:
@@ -47,4 +48,4 @@ def command(
     if data is None and not listing:
         source = EXPERIMENTS[name][1]
         raise JobError(f"--data: say where the files of {source} are; tdcd data list tells how to get them")
-    run(sweep, f"{name} ({scale} scale)", data, jobs, out, {}, listing=listing, quiet=quiet)
+    run(sweep, f"{name} ({scale} scale)", data, jobs, out, {}, seeds, listing=listing, quiet=quiet)

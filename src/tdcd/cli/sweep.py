@@ -20,11 +20,17 @@ tdcd sweep sweep.toml  [dim]# start it, or go on with it[/dim]
 
 tdcd sweep sweep.toml --jobs 8 --data cifar-10-batches-bin
 
+tdcd sweep sweep.toml --seed 2021  [dim]# one seed now; without the option the others are added[/dim]
+
 tdcd sweep sweep.toml --list  [dim]# what would be run[/dim]
 """
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; default: one for each core.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Its directory; default: sweeps/NAME.")]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option("--seed", min=0, help="Run this seed instead of the file's; may be given several times."),
+]
 Listing = Annotated[bool, typer.Option("--list", help="Only list what would be run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -38,6 +44,7 @@ def command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job file, for every run."),
     ] = None,
+    seeds: Seeds = None,
     listing: Listing = False,
     quiet: Quiet = False,
 ) -> None:
@@ -48,7 +55,7 @@ def command(
     found = load_sweep(sweep)
     importable(sweep.parent, Path(found.job).parent)
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
-    run(found, str(sweep), data, jobs, out, overrides, listing=listing, quiet=quiet)
+    run(found, str(sweep), data, jobs, out, overrides, seeds, listing=listing, quiet=quiet)
 
 
 def run(
@@ -58,6 +65,7 @@ def run(
     jobs: int | None,
     out: Path | None,
     overrides: dict[str, Any],
+    seeds: list[int] | None,
     *,
     listing: bool,
     quiet: bool,
@@ -68,6 +76,8 @@ def run(
     from tdcd.reports.comparison import write_study
     from tdcd.reports.study import read_study
 
+    if seeds:
+        sweep = sweep.model_copy(update={"seeds": list(dict.fromkeys(seeds))})
     overrides |= {"data.directory": str(data.resolve())} if data else {}
     if listing:
         _list(sweep, where, overrides)
