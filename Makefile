@@ -11,7 +11,7 @@ help: ## list these targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "tdcd needs Python 3.11 or newer; say which one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[deploy,dev]'
 	@touch $@
 
 demo: .venv/installed ## train the demo federation on embedded data and write its report

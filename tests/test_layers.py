@@ -1,4 +1,7 @@
-"""Imports point left only: core <- models, data <- compute <- engines <- training <- experiments <- cli."""
+"""Imports point left only.
+
+core <- models, data <- compute <- engines <- training <- experiments <- deployment <- cli
+"""
 
 import ast
 import re
@@ -16,10 +19,24 @@ BELOW: dict[str, set[str]] = {
     "engines": {"errors", "core", "models", "data", "compute"},
     "training": BASE | {"core", "models", "data", "compute", "engines"},
     "experiments": BASE | {"costs", "core", "models", "data", "compute", "engines", "training"},
+    "deployment": BASE | {"core", "models", "data", "compute", "engines", "training", "experiments"},
     "reports": BASE | {"costs", "core"},
-    "cli": BASE | {"costs", "core", "models", "data", "compute", "engines", "training", "experiments", "reports"},
+    "cli": BASE
+    | {"costs", "core", "models", "data", "compute", "engines", "training", "experiments", "deployment", "reports"},
 }
-OUTSIDE_CORE = {"pydantic", "typer", "rich", "sklearn", "matplotlib", "jinja2", "safetensors", "polars", "grpc", "ray"}
+OUTSIDE_CORE = {
+    "pydantic",
+    "typer",
+    "rich",
+    "sklearn",
+    "matplotlib",
+    "jinja2",
+    "safetensors",
+    "polars",
+    "grpc",
+    "ray",
+    "rbcl",
+}
 
 
 def imports(path: Path) -> set[str]:

@@ -5,7 +5,8 @@
     ├── DataError       features, labels or IDs that cannot be trained on
     ├── ModelError      a silo's network that fails or has the wrong shape
     ├── RunError        a run directory that is missing, damaged, or of another job
-    └── DivergedError   training left the finite numbers
+    ├── DivergedError   training left the finite numbers
+    └── DeploymentError sites that do not find, trust or understand one another
 
 A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
 needs the traceback. The command line prints it and exits with 2.
@@ -37,6 +38,10 @@ class RunError(TdcdError):
 
 class DivergedError(TdcdError):
     """The weights or the loss are no longer finite numbers."""
+
+
+class DeploymentError(TdcdError):
+    """Hubs and clients at different sites do not find, trust or understand one another."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,0 +1,1 @@
+"""Hubs and clients as processes of their own, at their owners' sites."""
