@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench format protocol clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,10 @@ bench: .venv/installed ## measure rounds against the plain loop; writes benchmar
 format: .venv/installed ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+protocol: .venv/installed ## generate the code of the network protocol from its .proto file
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
+	  tdcd/deployment/wire/tdcd.proto
 
 clean: ## remove what make made; runs/ is yours and stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

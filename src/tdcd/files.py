@@ -9,8 +9,13 @@ from typing import Any
 from tdcd.errors import RunError
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
     """Replace a file in one step: at any moment the path holds the whole old or the whole new content.
+
+    Args:
+        path: Where.
+        content: What.
+        private: Nobody but its owner may read it.
 
     Raises:
         RunError: it cannot be written, for want of space or of permission.
@@ -18,7 +23,10 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb"
+        ) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

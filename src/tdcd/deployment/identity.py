@@ -1,0 +1,259 @@
+"""Who is who: the certificates of hubs and clients, made, read and judged.
+
+Every silo has a certificate authority (CA) of its own. A certificate names its holder twice: by a URI such as
+``tdcd://bank/hub`` or ``tdcd://bank/client/north``, which says who it is, and a hub's by ``hub.bank.tdcd``, which is
+checked when somebody dials it, wherever it runs. A name counts only if the CA of that very silo has signed it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tdcd.errors import DeploymentError, listed
+from tdcd.files import write_atomically
+
+SOON = timedelta(days=30)
+"""A certificate that expires within this time is worth a warning."""
+_SKEW = timedelta(hours=1)
+"""Clocks at different sites differ."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A hub, or a client of a silo."""
+
+    silo: str
+    client: str | None = None
+
+    def __str__(self) -> str:
+        return f"client '{self.client}' of silo '{self.silo}'" if self.client else f"the hub of silo '{self.silo}'"
+
+    @property
+    def uri(self) -> str:
+        """Its name in a certificate."""
+        role = f"client/{quote(self.client, safe='')}" if self.client else "hub"
+        return f"tdcd://{quote(self.silo, safe='')}/{role}"
+
+    @property
+    def stem(self) -> str:
+        """Its name in files."""
+        return f"client-{quote(self.client, safe=' ')}" if self.client else "hub"
+
+    @classmethod
+    def from_uri(cls, uri: str) -> "Identity | None":
+        """Read a name; None if it is none of tdcd's."""
+        scheme, _, rest = uri.partition("://")
+        match scheme, *rest.split("/"):
+            case "tdcd", silo, "hub" if silo:
+                return cls(unquote(silo))
+            case "tdcd", silo, "client", client if silo and client:
+                return cls(unquote(silo), unquote(client))
+        return None
+
+
+def host_name(silo: str) -> str:
+    """Return what a hub's certificate is checked for when it is dialled."""
+    return f"hub.{quote(silo, safe='')}.tdcd"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, in files."""
+
+    certificate: Path
+    key: Path
+
+
+def make_authority(folder: Path, silo: str, days: int) -> Pair:
+    """Make a silo's CA: ``ca.pem`` to hand out, ``ca.key`` to keep."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"tdcd {silo} CA")
+    builder = (
+        _begun(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signing=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _written(Pair(folder / "ca.pem", folder / "ca.key"), builder.sign(key, hashes.SHA256()), key)
+
+
+def issue(authority: Pair, identity: Identity, folder: Path, days: int) -> Pair:
+    """Make a key and a certificate for a hub or a client, signed by its silo's CA.
+
+    Raises:
+        DeploymentError: the CA's files are missing, damaged or expired.
+    """
+    signer, signer_key = read_certificate(authority.certificate), _read_key(authority.key)
+    _check_time(signer, str(authority.certificate))
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if identity.client is None:
+        names.append(x509.DNSName(host_name(identity.silo)))
+        uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    builder = (
+        _begun(signer.subject, _name(identity.uri), key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signing=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False)
+    )
+    pair = Pair(folder / f"{identity.stem}.pem", folder / f"{identity.stem}.key")
+    return _written(pair, builder.sign(signer_key, hashes.SHA256()), key)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate.
+
+    Raises:
+        DeploymentError: there is none, or it is damaged.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise DeploymentError(
+            f"{path}: cannot be read: {error.strerror}; certificates are made by: tdcd certs"
+        ) from error
+    except ValueError as error:
+        raise DeploymentError(f"{path}: damaged, not a certificate in PEM form") from error
+
+
+def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certificate:
+    """Check one's own certificate before it is shown to anybody.
+
+    Raises:
+        DeploymentError: it has expired, is somebody else's, is not of this CA, or does not go with its key.
+    """
+    certificate, key = read_certificate(pair.certificate), _read_key(pair.key)
+    if certificate.public_key() != key.public_key():
+        raise DeploymentError(f"{pair.key}: it is not the key of {pair.certificate}")
+    try:
+        found = judged(certificate, {identity.silo: read_certificate(authority)})
+    except DeploymentError as error:
+        raise DeploymentError(f"{pair.certificate}: {error}") from error
+    if found != identity:
+        raise DeploymentError(f"{pair.certificate}: it is the certificate of {found}, not of {identity}")
+    return certificate
+
+
+def judged(certificate: x509.Certificate, authorities: Mapping[str, x509.Certificate]) -> Identity:
+    """Say whose certificate this is.
+
+    Args:
+        certificate: What somebody shows.
+        authorities: The CA of every silo that may take part.
+
+    Raises:
+        DeploymentError: it has expired, names nobody, or was not signed by the CA of the silo that it names.
+    """
+    _check_time(certificate, "the certificate")
+    identity = next(_identities(certificate), None)
+    if identity is None:
+        raise DeploymentError("the certificate names no hub or client of tdcd; make it with: tdcd certs")
+    authority = authorities.get(identity.silo)
+    if authority is None:
+        raise DeploymentError(
+            f"the certificate is of {identity}, and only the silos {listed(sorted(authorities))} may take part"
+        )
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise DeploymentError(
+            f"the certificate says that it is of {identity}, but the CA of silo '{identity.silo}' has not signed it"
+        ) from error
+    _check_time(authority, f"the CA of silo '{identity.silo}'")
+    return identity
+
+
+def expires(certificate: x509.Certificate) -> str:
+    """Return a warning if a certificate expires soon."""
+    end = certificate.not_valid_after_utc
+    left = end - datetime.now(UTC)
+    return "" if left > SOON else f"expires on {end:%Y-%m-%d}, in {left.days} days; renew it: tdcd certs --renew"
+
+
+def _identities(certificate: x509.Certificate) -> Iterator[Identity]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return
+    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+        if identity := Identity.from_uri(uri):
+            yield identity
+
+
+def _check_time(certificate: x509.Certificate, what: str) -> None:
+    now = datetime.now(UTC)
+    if now > certificate.not_valid_after_utc:
+        raise DeploymentError(
+            f"{what} has expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; renew it: tdcd certs --renew"
+        )
+    if now < certificate.not_valid_before_utc:
+        raise DeploymentError(
+            f"{what} is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is a clock wrong?"
+        )
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise DeploymentError(f"{path}: cannot be read: {error.strerror}; make it with: tdcd certs") from error
+    except (ValueError, TypeError) as error:
+        raise DeploymentError(f"{path}: damaged, not a private key in PEM form") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeploymentError(f"{path}: not a key of an elliptic curve; make it with: tdcd certs")
+    return key
+
+
+def _begun(issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _usage(*, signing: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signing,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signing,
+        crl_sign=signing,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _written(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    try:
+        pair.key.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeploymentError(f"{pair.key.parent}: cannot be made: {error.strerror}") from error
+    write_atomically(pair.key, private, private=True)
+    write_atomically(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    return pair

@@ -1,0 +1,226 @@
+"""Messages between sites as frames on a stream: a header, then the bytes of its tensors in chunks.
+
+Nothing that comes from elsewhere is trusted: sizes are checked before anything is stored, memory grows only with bytes
+that have really come, and nothing is ever unpickled.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from tdcd.data.arrays import Array
+from tdcd.deployment.wire.tdcd_pb2 import Frame, Header, TensorHeader
+from tdcd.errors import DeploymentError
+
+PROTOCOL = 1
+CHUNK = 1 << 20
+"""Bytes of a frame, at most, that we send."""
+MOST_TENSORS = 100_000
+MOST_DIMENSIONS = 16
+_DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "bool": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_WORD = 8
+"""A tensor's bytes are padded to a multiple of this, so that each begins where a number may."""
+
+
+class RefusedError(DeploymentError):
+    """A message that cannot be understood, or is larger than it may be."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """To which training and which moment of it a message belongs."""
+
+    job: str = ""
+    epoch: int = 0
+    round: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one site tells another."""
+
+    kind: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Settings and small facts: whatever JSON can say."""
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    stamp: Stamp = Stamp()
+
+    def stamped(self, stamp: Stamp) -> "Message":
+        """Return the message with another stamp."""
+        return replace(self, stamp=stamp)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def frames(message: Message) -> Iterator[Frame]:
+    """Cut a message into frames."""
+    stamp = message.stamp
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in message.tensors.items()}
+    header = Header(
+        job=stamp.job,
+        epoch=stamp.epoch,
+        round=stamp.round,
+        attempt=stamp.attempt,
+        kind=message.kind,
+        facts=json.dumps(message.facts, allow_nan=True) if message.facts else "",
+        tensors=[
+            TensorHeader(name=name, dtype=_NAMES[tensor.dtype], shape=tensor.shape) for name, tensor in tensors.items()
+        ],
+    )
+    yield Frame(header=header)
+    chunk = bytearray()
+    for tensor in tensors.values():
+        data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
+        start = 0
+        while start < len(data):
+            piece = data[start : start + CHUNK - len(chunk)]
+            chunk += piece
+            start += len(piece)
+            if len(chunk) == CHUNK:
+                yield Frame(chunk=bytes(chunk))
+                chunk.clear()
+        chunk += bytes(-len(data) % _WORD)
+    while chunk:
+        yield Frame(chunk=bytes(chunk[:CHUNK]))
+        del chunk[:CHUNK]
+
+
+class Assembler:
+    """Puts the messages of a stream together again, one after the other."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        """Bytes that a message may have; changes as other messages are expected."""
+        self._header: Header | None = None
+        self._bytes = bytearray()
+        self._wanted = 0
+
+    def feed(self, frame: Frame) -> Message | None:
+        """Take the next frame; return the message that it completes, if it does.
+
+        Raises:
+            RefusedError: it does not belong here, or promises too much.
+        """
+        part = frame.WhichOneof("part")
+        if part == "header":
+            if self._header is not None:
+                raise RefusedError("a message begins before the one before it has ended")
+            self._wanted = _checked(frame.header, self.most)
+            self._header = frame.header
+        elif part == "chunk":
+            if self._header is None:
+                raise RefusedError("a message begins without a header")
+            if not frame.chunk or len(self._bytes) + len(frame.chunk) > self._wanted:
+                raise RefusedError("a message has more bytes than its header tells, or an empty chunk")
+            self._bytes += frame.chunk
+        else:
+            raise RefusedError("an empty frame")
+        if len(self._bytes) < self._wanted:
+            return None
+        header, data = self._header, self._bytes
+        self._header, self._bytes, self._wanted = None, bytearray(), 0
+        return _message(header, data)
+
+    def feed_bytes(self, data: bytes) -> Message | None:
+        """Take a frame as it comes from the network."""
+        try:
+            frame = Frame.FromString(data)
+        except DecodeError as error:
+            raise RefusedError("a frame that is none of tdcd's") from error
+        return self.feed(frame)
+
+
+def _checked(header: Header, most: int) -> int:
+    """Return how many bytes follow a header, if it may have so many."""
+    if len(header.tensors) > MOST_TENSORS:
+        raise RefusedError(f"a message with {len(header.tensors)} tensors")
+    total = 0
+    for tensor in header.tensors:
+        if tensor.dtype not in _DTYPES:
+            raise RefusedError(f"a tensor of an unknown type: '{tensor.dtype[:40]}'")
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise RefusedError(f"a tensor of {len(tensor.shape)} dimensions")
+        total += _padded(prod(tensor.shape) * _DTYPES[tensor.dtype].itemsize)
+        if total > most:
+            raise RefusedError(f"'{header.kind[:40]}' would be larger than the {most:,} bytes that it may have here")
+    if len({tensor.name for tensor in header.tensors}) < len(header.tensors):
+        raise RefusedError("a message with two tensors of the same name")
+    return total
+
+
+def _message(header: Header, data: bytearray) -> Message:
+    try:
+        facts = json.loads(header.facts) if header.facts else {}
+    except (ValueError, RecursionError) as error:
+        raise RefusedError("a message whose facts are not JSON") from error
+    if not isinstance(facts, dict):
+        raise RefusedError("a message whose facts are no table")
+    tensors, start = {}, 0
+    for told in header.tensors:
+        dtype, shape = _DTYPES[told.dtype], tuple(told.shape)
+        count = prod(shape)
+        if count:
+            tensors[told.name] = torch.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape)
+        else:
+            if max(shape) > np.iinfo(np.int32).max:
+                raise RefusedError("an empty tensor of a strange shape")
+            tensors[told.name] = torch.empty(shape, dtype=dtype)
+        start += _padded(count * dtype.itemsize)
+    stamp = Stamp(header.job, header.epoch, header.round, header.attempt)
+    return Message(header.kind, facts, tensors, stamp)
+
+
+def _padded(size: int) -> int:
+    return size + -size % _WORD
+
+
+def array_tensors(name: str, values: Array) -> dict[str, Tensor]:
+    """Return an array of numbers or texts as tensors; texts as their bytes in UTF-8 and where each ends."""
+    if values.dtype.kind != "U":
+        return {name: torch.from_numpy(np.ascontiguousarray(values))}
+    texts = [text.encode() for text in values.tolist()]
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    letters = np.frombuffer(bytearray(b"".join(texts)), dtype=np.uint8)
+    return {f"{name} letters": torch.from_numpy(letters), f"{name} ends": torch.from_numpy(ends)}
+
+
+def tensors_array(name: str, message: Message) -> Array:
+    """Return the array that ``array_tensors`` made.
+
+    Raises:
+        RefusedError: the message has no such array.
+    """
+    if name in message.tensors:
+        return message.tensors[name].numpy()
+    try:
+        letters = message.tensors[f"{name} letters"].numpy().tobytes()
+        ends = message.tensors[f"{name} ends"].tolist()
+        starts = [0, *ends][: len(ends)]
+        if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
+            raise RefusedError(f"'{message.kind}': damaged texts in '{name}'")
+        return np.array([letters[a:b].decode() for a, b in zip(starts, ends, strict=True)], dtype=np.str_)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"'{message.kind}': without '{name}', or with a damaged one") from error

@@ -1,0 +1,1 @@
+"""The protocol: tdcd.proto and what `make protocol` generates from it."""
