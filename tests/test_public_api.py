@@ -5,11 +5,11 @@ import inspect
 import tdcd
 
 PUBLIC = {
-    "Costs", "DataError", "DivergedError", "Evaluation", "Federation", "Job", "JobData", "JobError", "JobObserver",
-    "JobResult", "ModelError", "Observer", "Result", "Run", "RunError", "Samples", "Settings", "Silo", "Sweep",
-    "SweepObserver", "TdcdError", "load_blocks", "load_data", "load_job", "load_run", "load_sweep", "models",
-    "read_run", "read_study", "run_job", "run_sweep", "samples", "times", "traffic_by_round", "train", "write_report",
-    "write_study",
+    "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job", "JobData",
+    "JobError", "JobObserver", "JobResult", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
+    "Settings", "Silo", "Sweep", "SweepObserver", "TdcdError", "load_blocks", "load_data", "load_job", "load_run",
+    "load_sweep", "models", "read_run", "read_study", "run_job", "run_sweep", "samples", "times",
+    "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tdcd.core.topology import Samples
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
-    from tdcd.errors import DataError, DivergedError, JobError, ModelError, RunError, TdcdError
+    from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
     from tdcd.experiments.data import JobData, load_data
     from tdcd.experiments.job import Job, load_job
     from tdcd.experiments.predict import Run, load_run
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from tdcd.reports.pricing import times, traffic_by_round
     from tdcd.reports.study import read_study
     from tdcd.training.directory import load_blocks
+    from tdcd.training.loop import Observer
     from tdcd.training.result import Evaluation, Result
     from tdcd.training.settings import Settings
-    from tdcd.training.train import Observer, train
+    from tdcd.training.train import train
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Costs": "tdcd.costs",
     "DataError": "tdcd.errors",
+    "DeploymentError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
     "Evaluation": "tdcd.training.result",
     "Federation": "tdcd.data.federation",
@@ -44,7 +46,7 @@ _HOMES = {
     "JobObserver": "tdcd.experiments.run",
     "JobResult": "tdcd.experiments.run",
     "ModelError": "tdcd.errors",
-    "Observer": "tdcd.training.train",
+    "Observer": "tdcd.training.loop",
     "Result": "tdcd.training.result",
     "Run": "tdcd.experiments.predict",
     "RunError": "tdcd.errors",
@@ -74,6 +76,7 @@ _HOMES = {
 __all__ = [
     "Costs",
     "DataError",
+    "DeploymentError",
     "DivergedError",
     "Evaluation",
     "Federation",

@@ -23,10 +23,10 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb"
-        ) as file:
+        if private:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(0o600)
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

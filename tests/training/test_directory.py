@@ -193,7 +193,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert good
     blocks = {silo: dict(block) for silo, block in good.blocks.items()}
     blocks["b"]["1.bias"] = blocks["b"]["1.bias"] * torch.nan
-    run.save(good.round, blocks, good.seconds, good.inputs)
+    run.save(good.round, blocks, good.seconds, good.traffic, good.inputs)
     with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors: silo 'b': the weights '1.bias' to start from"):
         train(tmp_path, resume=True)
 

@@ -14,10 +14,11 @@ from tdcd.data.federation import Federation
 from tdcd.data.splits import Part
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Baseline, Job
+from tdcd.training.loop import Observer
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
 from tdcd.training.settings import Settings
-from tdcd.training.train import Observer, train
+from tdcd.training.train import train
 
 
 @dataclass(frozen=True)

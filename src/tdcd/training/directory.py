@@ -6,6 +6,7 @@ federation.json          silos, clients, rows, networks
 rosters.safetensors      which client of each silo holds which sample; with it any run can be priced again
 history.jsonl            one evaluation a line
 checkpoint.safetensors   all blocks after some round: where `--resume` goes on
+earlier.safetensors      those of the checkpoint before, at a hub
 best.safetensors         all blocks of the lowest validation loss, with keep = "best"
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
@@ -17,7 +18,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks
 from tdcd.core.topology import Roster
 from tdcd.errors import RunError, listed
@@ -43,6 +45,8 @@ class Checkpoint:
     round: int
     blocks: Mapping[str, Mapping[str, Tensor]]
     seconds: float
+    traffic: Traffic
+    """What the rounds so far have sent."""
     inputs: Mapping[str, str]
     """Fingerprints of what the training was given: its data, networks, first weights."""
 
@@ -62,16 +66,24 @@ class Kept:
 class RunDirectory:
     """The files of one run, open to be written. ``opened`` opens one."""
 
-    def __init__(self, path: Path, job: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, job: Mapping[str, Any], *, two: bool = False) -> None:
         self.path = path
         self._job = job
         self._history = path / "history.jsonl"
         self._checkpoint = path / "checkpoint.safetensors"
+        self._earlier = path / "earlier.safetensors" if two else None
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path, job: Mapping[str, Any], *, resume: bool) -> Iterator["RunDirectory"]:
+    def opened(cls, path: Path, job: Mapping[str, Any], *, resume: bool, two: bool = False) -> Iterator["RunDirectory"]:
         """Open a directory for a run that nobody else writes to meanwhile.
+
+        Args:
+            path: Where; made if need be.
+            job: What the run is asked to do.
+            resume: Whether it may hold a run to go on with.
+            two: Keep the last two checkpoints. Hubs that go on together need one that all of them have, and one of
+                them may have been stopped before it wrote its last.
 
         Raises:
             RunError: it holds a run and ``resume`` was not asked for, or a run of another job, or is in use.
@@ -89,33 +101,43 @@ class RunDirectory:
                 check_no_run(path)
             elif (path / "job.toml").exists():
                 _refuse_another(path, stored_job(path), job)
-            yield cls(path, job)
+            yield cls(path, job, two=two)
         finally:
             lock.release()
 
-    def begin(self, federation: Mapping[str, Any], up_to: int, due: Sequence[int]) -> list[Evaluation]:
-        """Write down a session that now begins, and return the history up to the round it begins after.
+    def history(self, up_to: int, due: Sequence[int]) -> list[Evaluation]:
+        """Read the history up to the round that a session begins after; it must have the rounds that are due.
 
-        What an earlier session recorded after that round is forgotten: it will happen again. ``due`` are the rounds
-        that the history must have.
+        What an earlier session recorded after that round is forgotten: it will happen again.
         """
         found = read_history(self._history)
+        if not self.rounds() and any(evaluation.round > 0 for evaluation in found):
+            raise RunError(
+                f"{self._checkpoint}: missing, though {self._history.name} has rounds; put it back, or start a new run"
+            )
         kept = [evaluation for evaluation in found if evaluation.round <= up_to]
         lost = sorted(set(due) - {evaluation.round for evaluation in kept})
         if lost:
             raise RunError(f"{self._history}: damaged: it lacks the evaluations after round {listed(lost)}")
-        if up_to < 0 and any(evaluation.round > 0 for evaluation in found):
-            raise RunError(
-                f"{self._checkpoint}: missing, though {self._history.name} has rounds; put it back, or start a new run"
-            )
+        return kept
+
+    def rewrite(self, history: Iterable[Evaluation]) -> None:
+        """Write the history anew."""
+        write_atomically(self._history, "".join(_line(evaluation) + "\n" for evaluation in history))
+
+    def rounds(self) -> list[int]:
+        """Return the rounds that there are checkpoints of, in ascending order."""
+        return sorted(self._checkpoints())
+
+    def begin(self, federation: Mapping[str, Any], history: Iterable[Evaluation]) -> None:
+        """Write down a session that now begins, and the history that it goes on with."""
         file = self.path / "job.toml"
         write_json(self.path / "environment.json", [*(sessions(self.path) if file.exists() else []), environment()])
         write_json(self.path / "federation.json", federation)
         (self.path / "result.json").unlink(missing_ok=True)
-        write_atomically(self._history, "".join(_line(evaluation) + "\n" for evaluation in kept))
+        self.rewrite(history)
         if not file.exists() or differences(stored_job(self.path), self._job):  # it was given more rounds
             write_atomically(file, tomli_w.dumps(dict(self._job)))
-        return kept
 
     def attach(self, name: str, text: str) -> None:
         """Keep a text file with the run."""
@@ -135,15 +157,18 @@ class RunDirectory:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
         append(self._history, _line(evaluation))
 
-    def save(self, round_: int, blocks: Blocks, seconds: float, inputs: Mapping[str, str]) -> None:
+    def save(self, round_: int, blocks: Blocks, seconds: float, traffic: Traffic, inputs: Mapping[str, str]) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
         state = {
             "round": round_,
             "seconds": seconds,
+            "traffic": asdict(traffic),
             "silos": list(blocks),
             "inputs": dict(inputs),
             "job": dict(flat(self._job)),
         }
+        if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != round_:
+            write_atomically(self._earlier, self._checkpoint.read_bytes())
         write_atomically(self._checkpoint, _packed(_flat(blocks), {"tdcd": json.dumps(state)}))
 
     def save_best(self, best: Kept) -> None:
@@ -163,18 +188,31 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path}: not written by tdcd ({error})") from error
 
-    def load(self) -> Checkpoint | None:
-        """Read the checkpoint; a run that was stopped before its first has none."""
-        if not self._checkpoint.exists():
-            return None
-        tensors, metadata = _unpacked(self._checkpoint)
+    def load(self, round_: int | None = None) -> Checkpoint | None:
+        """Read the checkpoint of a round, or the newest; a run that was stopped before its first has none."""
+        found = self._checkpoints()
+        file = found.get(max(found, default=0) if round_ is None else round_)
+        return self._read(file) if file else None
+
+    def _checkpoints(self) -> dict[int, Path]:
+        """Return the checkpoints' files by their rounds."""
+        files = [file for file in (self._earlier, self._checkpoint) if file and file.exists()]
+        return {self._read(file).round: file for file in files}
+
+    def _read(self, file: Path) -> Checkpoint:
+        tensors, metadata = _unpacked(file)
         try:
             state = json.loads(metadata["tdcd"])
             _refuse_another(self.path, state["job"], dict(flat(self._job)))
-            blocks = _nested(tensors, state["silos"])
-            return Checkpoint(int(state["round"]), blocks, float(state["seconds"]), dict(state["inputs"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{self._checkpoint}: not a checkpoint of tdcd ({error})") from error
+            return Checkpoint(
+                round=int(state["round"]),
+                blocks=_nested(tensors, state["silos"]),
+                seconds=float(state["seconds"]),
+                traffic=Traffic(**{str(way): int(sent) for way, sent in state["traffic"].items()}),
+                inputs=dict(state["inputs"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
 
     def finish(self, result: Mapping[str, Any], blocks: Blocks) -> None:
         """Write every hub's block and how the run ended."""
