@@ -430,6 +430,6 @@ def test_paths_are_told_from_the_job_file(tables: Path, monkeypatch: pytest.Monk
     assert job == written(tables)
     shutil.copy(tables / "south.csv", elsewhere / "other.csv")
     changed = tdcd.load_job(tables / "job.toml", {"silos.bank.clients.south": "other.csv"})
-    assert changed.silos["bank"].clients["south"] == str(elsewhere / "other.csv")  # type: ignore[index]
+    assert changed.silos["bank"].clients["south"] == str(elsewhere / "other.csv")  # type: ignore[index,call-overload]
     with pytest.raises(JobError, match="those of silo 'bank' have files"):
         tdcd.load_job(tables / "job.toml", clients=3)

@@ -18,7 +18,7 @@ import polars as pl
 
 from tdcd.data.arrays import Array, places_in, to_ids
 from tdcd.data.splits import Part
-from tdcd.data.tables import Batch, Table, check_lengths, codes, ids_of, texts_of
+from tdcd.data.tables import Batch, Table, TableHead, check_lengths, codes, ids_of, texts_of
 from tdcd.errors import DataError, listed
 from tdcd.files import write_atomically
 
@@ -34,7 +34,7 @@ _DAMAGE = (
 class Keys:
     """What a client tells to be aligned: the IDs of its rows, and what goes with them."""
 
-    table: Table
+    table: TableHead
     ids: Array
     facts: Mapping[str, Array]
     """Labels, parts and the like, by column: a text for each row; whole numbers without a point."""
@@ -66,10 +66,10 @@ class Alignment:
     @property
     def fingerprint(self) -> str:
         """A digest of the common IDs and of what was handed over."""
-        digest = hashlib.blake2b(_digest(self.ids).encode(), digest_size=16)
+        whole = hashlib.blake2b(digest(self.ids).encode(), digest_size=16)
         for name in sorted(self.handed):
-            digest.update(f"{name} {_digest(self.handed[name])}".encode())
-        return digest.hexdigest()
+            whole.update(f"{name} {digest(self.handed[name])}".encode())
+        return whole.hexdigest()
 
     def save(self, path: Path) -> None:
         """Write it to a file, replacing one that is there."""
@@ -126,20 +126,28 @@ class Alignment:
         if set(keys) != set(self.shares):
             raise DataError(f"{where}: it is of the silos {listed(self.shares)}, the job has {listed(keys)}; {again}")
         for silo, clients in keys.items():
-            _unique(clients)
+            unique_ids(clients)
             names = {key.table.client for key in clients}
             if odd := sorted(names ^ set(self.shares[silo])):
                 raise DataError(f"{where}: these clients of silo '{silo}' are not in both it and the job: "
                                 f"{listed(odd)}; {again}")  # fmt: skip
             for key in clients:
-                share = self.shares[silo][key.table.client]
-                places = self.places(key.ids)
-                held = self.ids[np.sort(places[places >= 0])]
-                if _digest(held) != share.fingerprint:
-                    raise DataError(
-                        f"{key.table}: it does not hold the IDs that it held when {where} was made: "
-                        f"{len(held)} of the common ones now, {share.common} then; {again}"
-                    )
+                self.verify_client(key, where)
+
+    def verify_client(self, key: Keys, where: str) -> None:
+        """Check that a client still holds the IDs that it held when they were aligned.
+
+        Raises:
+            DataError: it does not.
+        """
+        share = self.shares[key.table.silo][key.table.client]
+        places = self.places(key.ids)
+        held = self.ids[np.sort(places[places >= 0])]
+        if digest(held) != share.fingerprint:
+            raise DataError(
+                f"{key.table}: it does not hold the IDs that it held when {where} was made: "
+                f"{len(held)} of the common ones now, {share.common} then; align again with: tdcd align JOB.toml"
+            )
 
 
 def read_keys(table: Table, columns: Sequence[str] = ()) -> Keys:
@@ -184,7 +192,7 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
     Raises:
         DataError: an ID stands for several rows in a silo, silos have IDs of different kinds, or none in common.
     """
-    ids = {silo: _unique(clients) for silo, clients in keys.items()}
+    ids = {silo: unique_ids(clients) for silo, clients in keys.items()}
     names = list(ids)
     for name in names[1:]:
         if ids[name].dtype.kind != ids[names[0]].dtype.kind:
@@ -194,7 +202,7 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
     if not len(common):
         told = "; ".join(f"'{silo}' has {len(found):,} ({_first(found)})" for silo, found in ids.items())
         raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
-    shares = {silo: {key.table.client: _share(key, common) for key in clients} for silo, clients in keys.items()}
+    shares = {silo: {key.table.client: share_of(key, common) for key in clients} for silo, clients in keys.items()}
     alignment = Alignment(common, shares, {})
     values = {name: gathered(alignment, keys[silo], column) for name, (silo, column) in handed.items()}
     return Alignment(common, shares, values)
@@ -240,7 +248,7 @@ def _fact(batch: Batch, column: str) -> Array:
     return _array(texts)
 
 
-def _unique(keys: Sequence[Keys]) -> Array:
+def unique_ids(keys: Sequence[Keys]) -> Array:
     """Return a silo's IDs in ascending order; none may occur twice."""
     ids = np.concatenate([key.ids for key in keys])
     order = np.argsort(ids, kind="stable")
@@ -261,9 +269,10 @@ def _unique(keys: Sequence[Keys]) -> Array:
     return ordered
 
 
-def _share(key: Keys, common: Array) -> Share:
+def share_of(key: Keys, common: Array) -> Share:
+    """Return what a client has of the common IDs."""
     held = np.intersect1d(key.ids, common, assume_unique=True)
-    return Share(len(key.ids), len(held), _digest(held))
+    return Share(len(key.ids), len(held), digest(held))
 
 
 def _array(series: pl.Series) -> Array:
@@ -271,7 +280,8 @@ def _array(series: pl.Series) -> Array:
     return array.astype(np.str_) if series.dtype == pl.String else array
 
 
-def _digest(values: Array) -> str:
+def digest(values: Array) -> str:
+    """Return a digest of numbers or texts, in their order."""
     return hashlib.blake2b(repr(values.tolist()).encode(), digest_size=16).hexdigest()
 
 

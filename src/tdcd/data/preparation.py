@@ -25,7 +25,7 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from tdcd.data.arrays import Array, divisor
-from tdcd.data.tables import Batch, Numbers, Table, mixed, numbers_of, texts_of
+from tdcd.data.tables import Batch, Numbers, TableHead, mixed, numbers_of, texts_of
 from tdcd.errors import DataError, RunError, listed
 from tdcd.strict import Strict, problems
 
@@ -100,9 +100,9 @@ MOST_CATEGORIES = 100_000
 
 @dataclass
 class Survey:
-    """A client's look at its columns, a batch after the other."""
+    """A client's look at its columns, a batch after the other; what it finds, the client tells its hub."""
 
-    table: Table
+    table: TableHead
     columns: Sequence[str]
     facts: dict[str, Facts] = field(default_factory=dict)
     empty: dict[str, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ cell of a CSV file stays a text until somebody asks for a number, so that what i
 
 import csv
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,8 +59,8 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A client's file."""
+class TableHead(ABC):
+    """What can be known of a client's file without reading its rows."""
 
     silo: str
     client: str
@@ -70,9 +71,55 @@ class Table:
         return f"silo '{self.silo}', client '{self.client}' ({self.path})"
 
     @property
+    @abstractmethod
+    def is_csv(self) -> bool:
+        """Whether it is a CSV file, not Parquet."""
+
+    @property
+    @abstractmethod
+    def header(self) -> KeysView[str]:
+        """The names of its columns, in order."""
+
+    @property
     def identity(self) -> str:
         """The column of IDs, which it must have."""
         return self.need(self.settings.id or "", "id")
+
+    def need(self, column: str, key: str) -> str:
+        """Check that it has a column, which the job names as ``key``."""
+        if column not in self.header:
+            hint = nearest(column, self.header)
+            if len(self.header) == 1:
+                (only,) = self.header
+                others = [mark for mark in ";\t|," if mark in only]
+                hint = f"; its first line is '{only[:60]}'"
+                if others:
+                    hint += f". Are its cells separated by '{others[0]}'? Set silos.{self.silo}.separator"
+            raise DataError(f"{self}: it has no column '{column}' (silos.{self.silo}.{key}){hint}")
+        return column
+
+
+@dataclass(frozen=True)
+class ToldTable(TableHead):
+    """A file at another site, as its client describes it."""
+
+    csv: bool
+    columns: tuple[str, ...]
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether it is a CSV file, not Parquet."""
+        return self.csv
+
+    @property
+    def header(self) -> KeysView[str]:
+        """The names of its columns, in order."""
+        return dict.fromkeys(self.columns).keys()
+
+
+@dataclass(frozen=True)
+class Table(TableHead):
+    """A client's file."""
 
     @cached_property
     def is_csv(self) -> bool:
@@ -129,19 +176,6 @@ class Table:
             return count_rows(self.path, self.settings.separator, len(self.header))
         except LineError as error:
             raise DataError(f"{self}: {error}") from error
-
-    def need(self, column: str, key: str) -> str:
-        """Check that it has a column, which the job names as ``key``."""
-        if column not in self.header:
-            hint = nearest(column, self.header)
-            if len(self.header) == 1:
-                (only,) = self.header
-                others = [mark for mark in ";\t|," if mark in only]
-                hint = f"; its first line is '{only[:60]}'"
-                if others:
-                    hint += f". Are its cells separated by '{others[0]}'? Set silos.{self.silo}.separator"
-            raise DataError(f"{self}: it has no column '{column}' (silos.{self.silo}.{key}){hint}")
-        return column
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """Read some of its columns, a batch of rows at a time, in the order of the file."""
@@ -319,7 +353,7 @@ def codes(series: pl.Series, table: Table) -> pl.Series:
     return written.fill_null(texts).alias(series.name)
 
 
-def mixed(table: Table, column: str, told: str) -> DataError:
+def mixed(table: TableHead, column: str, told: str) -> DataError:
     """Return the error about texts among numbers, or numbers among texts."""
     return DataError(
         f"{table}: column '{column}' holds numbers and texts: {told}. Mend the file; or, if the text means 'no value', "
@@ -344,7 +378,7 @@ def _numbers(texts: Iterable[str]) -> list[float]:
     return [number for number in found if isfinite(number)]
 
 
-def feature_columns(tables: Sequence[Table], also: Mapping[str, str]) -> list[str]:
+def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str]) -> list[str]:
     """Return a silo's columns of features, which all of its clients must have.
 
     Args:

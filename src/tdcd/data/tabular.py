@@ -29,11 +29,16 @@ def fitted(
     surveys = []
     for table in tables:
         reading(table)
-        survey = Survey(table, columns)
-        for batch, places in _placed(table, columns, alignment):
-            survey.look(batch, (places >= 0) & (parts[places] == Part.TRAIN))
-        surveys.append(survey)
+        surveys.append(surveyed(table, columns, alignment, parts))
     return fit(surveys, columns, tables[0].settings.rare)
+
+
+def surveyed(table: Table, columns: Sequence[str], alignment: Alignment, parts: Array) -> Survey:
+    """Look at the training rows of one client."""
+    survey = Survey(table, columns)
+    for batch, places in _placed(table, columns, alignment):
+        survey.look(batch, (places >= 0) & (parts[places] == Part.TRAIN))
+    return survey
 
 
 def encoded(

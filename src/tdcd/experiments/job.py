@@ -86,24 +86,44 @@ class Labels(Strict):
     """The label that counts as 1, where there are two that are not 0 and 1."""
 
 
+class Deployment(Strict):
+    """How sites work together; a simulation takes no notice of it."""
+
+    client_deadline: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that a client may take for its part of a stage; then the round goes on without its rows."""
+    hub_deadline: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds that a hub waits for another hub, or for enough clients; then it stops, and can be started again."""
+    minimum_clients: Count = 1
+    """With fewer clients than this a silo waits."""
+    alignment: Literal["private", "plain"] = "private"
+    """How hubs find the common IDs: "private" by private set intersection; "plain" by telling each other all IDs."""
+
+
 def _clients(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, list):
+        wrong = [name for name in value if not isinstance(name, str) or not name]
+        if wrong or not value or len(set(value)) < len(value):
+            raise ValueError(f'names each client once: ["north", "south"] (is {value!r})')
+    elif isinstance(value, dict):
         wrong = [name for name, path in value.items() if not isinstance(path, str) or not path]
         if wrong or not value:
             raise ValueError(
                 f'names a file for each client: {{ north = "north.csv" }}{"; not so: " if wrong else ""}{listed(wrong)}'
             )
     elif value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"is a number of clients, or a table that names a file for each (is {value!r})")
+        raise ValueError(
+            f"is a number of clients, a list of names, or a table that names a file for each (is {value!r})"
+        )
     return value
 
 
 class SiloJob(TableSettings):
     """What is particular to one silo."""
 
-    clients: Annotated[int | dict[str, str] | None, BeforeValidator(_clients)] = None
+    clients: Annotated[int | dict[str, str] | list[str] | None, BeforeValidator(_clients)] = None
     """K_j, when it is not data.clients; or, for tables, the file of each client by its name. In a job file also a
-    pattern such as "bank/*.csv", whose files name the clients."""
+    pattern such as "bank/*.csv", whose files name the clients. At real sites names are enough: every client knows
+    its own file."""
     file: str | None = None
     """For tables: one file with all of the silo's rows, dealt to simulated clients by ``rows``."""
     rows: Rows | None = None
@@ -135,6 +155,8 @@ class Job(Strict):
     silos: dict[str, SiloJob] = {}
     """What is particular to single silos, by name."""
     training: Settings
+    deployment: Deployment = Deployment()
+    """For ``tdcd hub`` and ``tdcd client``."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Job":
@@ -144,8 +166,8 @@ class Job(Strict):
             for key in TableSettings.model_fields.keys() | {"file"}:
                 if getattr(silo, key) != SiloJob.model_fields[key].default:
                     raise ValueError(f'silos.{name}.{key} goes with data.source = "tables" only')
-            if isinstance(silo.clients, dict):
-                raise ValueError(f'silos.{name}.clients: files go with data.source = "tables" only')
+            if isinstance(silo.clients, dict | list):
+                raise ValueError(f'silos.{name}.clients: names and files go with data.source = "tables" only')
         if self.labels != Labels():
             raise ValueError('labels goes with data.source = "tables" only')
         return self
@@ -154,18 +176,18 @@ class Job(Strict):
         if not self.silos:
             raise ValueError("silos: tables need a [silos.NAME] for every silo, with its clients' files")
         for name, silo in self.silos.items():
-            if isinstance(silo.clients, dict) == (silo.file is not None):
+            if isinstance(silo.clients, dict | list) == (silo.file is not None):
                 raise ValueError(
                     f'silos.{name}: name a file for each client, clients = {{ north = "north.csv" }}; '
                     'or one file for all, file = "all.csv"'
                 )
             if not silo.id:
                 raise ValueError(f"silos.{name}.id: name the column that holds the IDs")
-            if isinstance(silo.clients, dict) and silo.rows:
+            if isinstance(silo.clients, dict | list) and silo.rows:
                 raise ValueError(f"silos.{name}.rows: its clients have files of their own, so no rows are dealt")
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"silos: '{name}': a name has letters, digits, dots, dashes and underscores")
-        if all(isinstance(silo.clients, dict) for silo in self.silos.values()):
+        if all(isinstance(silo.clients, dict | list) for silo in self.silos.values()):
             for key in ("clients", "rows"):
                 if getattr(self.data, key) != TableData.model_fields[key].default:
                     raise ValueError(f"data.{key}: all clients have files of their own, so no rows are dealt")

@@ -45,6 +45,11 @@ class TableJob:
             raise JobError(f'data.source is "{job.data.source}", not "tables": its silos need no alignment')
         tables = {}
         for name, silo in job.silos.items():
+            if isinstance(silo.clients, list):
+                raise JobError(
+                    f"silos.{name}.clients names clients without files, as is enough for tdcd hub and tdcd client. "
+                    f'To have all in one place, name the files: clients = {{ {silo.clients[0]} = "FILE.csv" }}'
+                )
             files = silo.clients if isinstance(silo.clients, dict) else {DEALT: silo.file or ""}
             tables[name] = tuple(Table(name, client, Path(path), silo) for client, path in files.items())
             for table in tables[name]:
@@ -100,13 +105,7 @@ class TableJob:
 
     def parts(self, alignment: Alignment, where: str) -> Array:
         """Return the part of every common ID."""
-        if PART in alignment.handed:
-            parts = parts_from(alignment.handed[PART], self.data.split_column or "")
-        else:
-            parts = drawn_parts(alignment.ids, self.data, where)
-        if not (parts == Part.TRAIN).any():
-            raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
-        return parts
+        return parts_of_ids(self.job, alignment, where)
 
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""
@@ -138,28 +137,7 @@ class TableJob:
         return found
 
     def _handed(self) -> dict[str, tuple[str, str]]:
-        """Say what is handed to all silos at alignment: whose column."""
-        labels = self.job.labels
-        owners = [silo for silo in self.tables if self.job.silos[silo].label]
-        if labels.silo is not None and labels.silo not in owners:
-            raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
-        if not owners:
-            raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
-        handed = {}
-        lacking = [silo for silo in self.tables if silo not in owners]
-        if lacking:
-            if labels.sharing is None:
-                raise JobError(
-                    f"only silo {listed(owners)} has labels. If {listed(lacking)} may be handed them, say so: "
-                    f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}'
-                )
-            if labels.silo is None and len(owners) > 1:
-                raise JobError(f"labels.silo: say whose labels are handed over; {listed(owners)} have them")
-            owner = labels.silo or owners[0]
-            handed[LABEL] = (owner, self.job.silos[owner].label or "")
-        if self.splits:
-            handed[PART] = (self.splits[0], self.data.split_column or "")
-        return handed
+        return handed_over(self.job, self.splits)
 
     def _checked(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Alignment:
         """Check that silos that know the same thing say the same of it."""
@@ -178,6 +156,52 @@ class TableJob:
                         f"differs: {listed(alignment.ids[differ])}"
                     )
         return alignment
+
+
+def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
+    """Return the part of every common ID: as was handed over with it, or drawn."""
+    assert isinstance(job.data, TableData)  # noqa: S101
+    if PART in alignment.handed:
+        parts = parts_from(alignment.handed[PART], job.data.split_column or "")
+    else:
+        parts = drawn_parts(alignment.ids, job.data, where)
+    if not (parts == Part.TRAIN).any():
+        raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
+    return parts
+
+
+def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Say what is handed to all silos with the common IDs: whose column.
+
+    Args:
+        job: The job.
+        splits: The silos whose tables have the column that says what is held out.
+
+    Raises:
+        JobError: nobody has labels, or nobody may hand them over.
+    """
+    assert isinstance(job.data, TableData)  # noqa: S101
+    labels = job.labels
+    owners = [silo for silo in job.silos if job.silos[silo].label]
+    if labels.silo is not None and labels.silo not in owners:
+        raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
+    if not owners:
+        raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
+    handed = {}
+    lacking = [silo for silo in job.silos if silo not in owners]
+    if lacking:
+        if labels.sharing is None:
+            raise JobError(
+                f"only silo {listed(owners)} has labels. If {listed(lacking)} may be handed them, say so: "
+                f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}'
+            )
+        if labels.silo is None and len(owners) > 1:
+            raise JobError(f"labels.silo: say whose labels are handed over; {listed(owners)} have them")
+        owner = labels.silo or owners[0]
+        handed[LABEL] = (owner, job.silos[owner].label or "")
+    if splits:
+        handed[PART] = (splits[0], job.data.split_column or "")
+    return handed
 
 
 def from_tables(job: Job, where: str, told: Told) -> JobData:

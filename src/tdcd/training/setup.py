@@ -13,7 +13,7 @@ from tdcd.core.task import SiloTask
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, shown, to_tensor
 from tdcd.data.federation import Federation
-from tdcd.errors import DataError, ModelError, listed, nearest
+from tdcd.errors import DataError, JobError, ModelError, listed, nearest
 from tdcd.models import ModelSpec, build
 from tdcd.training.settings import Settings
 
@@ -55,9 +55,10 @@ def prepare(
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
     networks = {
-        silo: _network(silo, chosen[silo], train.features[silo], outputs, settings) for silo in federation.silos
+        silo: build_network(silo, chosen[silo], tuple(train.features[silo].shape[1:]), outputs, settings)
+        for silo in federation.silos
     }
-    widths = {silo: _width(silo, networks[silo], train.features[silo]) for silo in networks}
+    widths = {silo: width_of(silo, networks[silo], train.features[silo]) for silo in networks}
     if len(set(widths.values())) > 1:
         raise ModelError(
             f"embedding widths differ between silos: {listed((f'{s} {w}' for s, w in widths.items()), most=16)}; "
@@ -153,16 +154,24 @@ def _one_each(models: Models, silos: tuple[str, ...]) -> Mapping[str, ModelSpec 
     return models
 
 
-def _network(silo: str, model: ModelSpec | nn.Module, rows: Tensor, outputs: int, settings: Settings) -> Network:
+def build_network(
+    silo: str,
+    model: ModelSpec | nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    settings: Settings,
+    device: torch.device | str = "cpu",
+) -> Network:
+    """Build a silo's network for rows of some shape; a specification's first weights are drawn from the seed."""
     if isinstance(model, ModelSpec):
-        model = build(model, silo, tuple(rows.shape[1:]), outputs, settings.seed)
+        model = build(model, silo, shape, outputs, settings.seed)
     try:
-        return Network(model, settings.dtype)
+        return Network(model, settings.dtype, device)
     except Exception as error:
         raise ModelError(f"silo '{silo}': its network cannot be copied: {type(error).__name__}: {error}") from error
 
 
-def _width(silo: str, network: Network, rows: Tensor) -> int:
+def width_of(silo: str, network: Network, rows: Tensor) -> int:
     """Embed two rows to see that the network works; return how wide its embedding is."""
     some = rows[:2].clone()
     try:
@@ -211,3 +220,18 @@ def _cast(samples: Samples, settings: Settings) -> Samples:
     """Bring features to the training's precision; whole numbers (such as tokens) stay what they are."""
     rows = {silo: x.to(settings.dtype) if x.is_floating_point() else x for silo, x in samples.features.items()}
     return Samples(rows, samples.labels)
+
+
+def device_of(name: str) -> torch.device:
+    """Return a device that this machine has."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise JobError(f'device: {shown(name)} is not known; use "cpu", "cuda" or "cuda:1"') from error
+    if device.type not in ("cpu", "cuda"):
+        raise JobError(f'device: "{name}" is not supported; use "cpu", "cuda" or "cuda:1"')
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= cards:
+        has = f"this machine has {cards}" if cards else "torch finds no CUDA device on this machine"
+        raise JobError(f'device: "{name}" cannot be had: {has}; use device = "cpu"')
+    return device

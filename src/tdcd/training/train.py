@@ -26,7 +26,7 @@ from tdcd.training.loop import Loop, Observer
 from tdcd.training.metrics import measure
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings
-from tdcd.training.setup import Models, Setup, prepare, starting_blocks
+from tdcd.training.setup import Models, Setup, device_of, prepare, starting_blocks
 
 EngineName = Literal["local", "oracle"]
 
@@ -73,7 +73,7 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, validation, test, directory, resume, observer, workers)
-    setup = prepare(federation, models, settings, validation, test, _device(device))
+    setup = prepare(federation, models, settings, validation, test, device_of(device))
     first = starting_blocks(setup.networks, initial)
     party = Simulation(
         setup=setup,
@@ -219,21 +219,6 @@ def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) 
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
     return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
-
-
-def _device(name: str) -> torch.device:
-    """Return a device that this machine has."""
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise JobError(f'device: {shown(name)} is not known; use "cpu", "cuda" or "cuda:1"') from error
-    if device.type not in ("cpu", "cuda"):
-        raise JobError(f'device: "{name}" is not supported; use "cpu", "cuda" or "cuda:1"')
-    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= cards:
-        has = f"this machine has {cards}" if cards else "torch finds no CUDA device on this machine"
-        raise JobError(f'device: "{name}" cannot be had: {has}; use device = "cpu"')
-    return device
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:

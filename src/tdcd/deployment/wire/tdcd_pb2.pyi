@@ -43,24 +43,32 @@ class TensorHeader(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "silo", "job", "incarnation", "alignment", "rounds", "epoch")
+    __slots__ = ("protocol", "version", "silo", "job", "incarnation", "epoch", "topic", "brought")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SILO_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROUGHT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     silo: str
     job: str
     incarnation: str
-    alignment: str
-    rounds: _containers.RepeatedScalarFieldContainer[int]
     epoch: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., silo: _Optional[str] = ..., job: _Optional[str] = ..., incarnation: _Optional[str] = ..., alignment: _Optional[str] = ..., rounds: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    topic: str
+    brought: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., silo: _Optional[str] = ..., job: _Optional[str] = ..., incarnation: _Optional[str] = ..., epoch: _Optional[int] = ..., topic: _Optional[str] = ..., brought: _Optional[str] = ...) -> None: ...
+
+class Opening(_message.Message):
+    __slots__ = ("epoch", "brought")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BROUGHT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    brought: str
+    def __init__(self, epoch: _Optional[int] = ..., brought: _Optional[str] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("refused",)

@@ -43,7 +43,7 @@ class HubStub:
         self.Meet = channel.unary_unary(
                 '/tdcd.v1.Hub/Meet',
                 request_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.SerializeToString,
-                response_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.FromString,
+                response_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Opening.FromString,
                 _registered_method=True)
         self.Deliver = channel.stream_unary(
                 '/tdcd.v1.Hub/Deliver',
@@ -69,7 +69,7 @@ class HubServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Meet(self, request, context):
-        """Another hub introduces itself.
+        """Another hub comes to a meeting; answered when all have come.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,7 +100,7 @@ def add_HubServicer_to_server(servicer, server):
             'Meet': grpc.unary_unary_rpc_method_handler(
                     servicer.Meet,
                     request_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.FromString,
-                    response_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.SerializeToString,
+                    response_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Opening.SerializeToString,
             ),
             'Deliver': grpc.stream_unary_rpc_method_handler(
                     servicer.Deliver,
@@ -167,7 +167,7 @@ class Hub:
             target,
             '/tdcd.v1.Hub/Meet',
             tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.SerializeToString,
-            tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Hello.FromString,
+            tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Opening.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,180 @@
+"""How hubs find the IDs that all silos have, and hand over what goes with them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from tdcd.compute import cores
+from tdcd.data.alignment import Alignment, Keys, digest, gathered, share_of, unique_ids
+from tdcd.data.arrays import Array
+from tdcd.deployment.messages import Message, Stamp, array_tensors, tensors_array
+from tdcd.deployment.peers import Peers
+from tdcd.deployment.psi import Member, common_places, hashed, ring
+from tdcd.errors import DataError, listed
+from tdcd.experiments.job import Job, TableData
+from tdcd.experiments.tables import LABEL, PART, handed_over
+
+Progress = Callable[[int, int], None]
+"""Is told how many points of how many are masked."""
+
+
+def brought(job: Job, keys: list[Keys]) -> dict[str, Any]:
+    """Return what a hub tells all others before they align."""
+    assert isinstance(job.data, TableData)  # noqa: S101
+    ids = unique_ids(keys)
+    column = job.data.split_column
+    has = [bool(column) and column in key.table.header for key in keys]
+    if any(has) and not all(has):
+        odd = keys[has.index(False)].table
+        raise DataError(f"{odd}: it has no column '{column}' (data.split_column), as others of its silo do")
+    return {"kind": ids.dtype.kind, "count": len(ids), "split": any(has)}
+
+
+async def aligned(
+    job: Job, silo: str, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]], peers: Peers, progress: Progress
+) -> Alignment:
+    """Find the common IDs together with all other hubs.
+
+    Args:
+        job: The job.
+        silo: The own one.
+        keys: What its clients tell.
+        everybody: What all hubs brought.
+        peers: The other hubs.
+        progress: Is told how it goes.
+
+    Raises:
+        DataError: there are none, or silos contradict each other.
+    """
+    kinds = {name: told["kind"] for name, told in everybody.items()}
+    if len(set(kinds.values())) > 1:
+        told = listed(f"'{name}' has {'texts' if kind == 'U' else 'whole numbers'}" for name, kind in kinds.items())
+        raise DataError(f"IDs are of different types: silo {told}; write them in the same way in all silos")
+    ids = unique_ids(keys)
+    counts = {name: int(told["count"]) for name, told in everybody.items()}
+    if job.deployment.alignment == "private":
+        common = await _privately(silo, ids, counts, peers, progress)
+    else:
+        common = await _plainly(ids, peers)
+    if not len(common):
+        told = listed(f"'{name}' has {count:,}" for name, count in counts.items())
+        raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
+    shares = {silo: {key.table.client: share_of(key, common) for key in keys}}
+    splits = [name for name in job.silos if everybody[name]["split"]]
+    assert isinstance(job.data, TableData)  # noqa: S101
+    if job.data.split_column and not splits:
+        raise DataError(f"data.split_column: no silo's tables have a column '{job.data.split_column}'")
+    wanted = handed_over(job, splits)
+    handed = await _handed(silo, Alignment(common, shares, {}), keys, wanted, peers)
+    found = Alignment(common, shares, handed)
+    columns: dict[str, dict[str, str | None]] = {
+        LABEL: {name: own.label for name, own in job.silos.items() if own.label},
+        PART: dict.fromkeys(splits, job.data.split_column),
+    }
+    await _uncontradicted(silo, found, keys, columns, peers)
+    return found
+
+
+async def _plainly(ids: Array, peers: Peers) -> Array:
+    """Tell each other all IDs."""
+    found = await peers.exchange(Message("ids", {}, array_tensors("ids", ids)))
+    lists = [ids, *(tensors_array("ids", message) for message in found.values())]
+    return reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), lists)
+
+
+async def _privately(silo: str, ids: Array, counts: Mapping[str, int], peers: Peers, progress: Progress) -> Array:
+    """Let all sets go round the ring of hubs. See psi."""
+    names = sorted(counts)
+    member = Member(threads=cores())
+    total, done = sum(counts.values()), 0
+
+    def advanced(points: int) -> None:
+        nonlocal done
+        done += points
+        progress(done, total)
+
+    def place(origin: str) -> int:
+        return ring(names, origin).index(silo)
+
+    def at(origin: str, number: int) -> str:
+        return ring(names, origin)[number]
+
+    last = len(names) - 1
+    full = {}
+    for origin in sorted(names, key=place):  # one's own first, then as they come
+        if origin == silo:
+            points = await asyncio.to_thread(hashed, ids)
+        else:
+            message = await peers.receive(at(origin, place(origin) - 1), f"set of {origin}", Stamp())
+            points = message.tensors["points"].numpy()
+        masked = await asyncio.to_thread(member.masked, origin, points, advanced)
+        done_here = place(origin) == last
+        to = peers.chair if done_here else at(origin, place(origin) + 1)
+        kind = f"full set of {origin}" if done_here else f"set of {origin}"
+        if done_here and to == silo:
+            full[origin] = masked
+        else:
+            await peers.send(to, Message(kind, {}, {"points": torch.from_numpy(masked)}))
+    places = {}
+    if peers.chair == silo:
+        for origin in names:
+            if origin not in full:
+                message = await peers.receive(at(origin, last), f"full set of {origin}", Stamp())
+                full[origin] = message.tensors["points"].numpy()
+        places = await asyncio.to_thread(common_places, full)
+        for origin in names:
+            if at(origin, last) != silo:
+                common = torch.from_numpy(places.pop(origin))
+                await peers.send(at(origin, last), Message(f"places of {origin}", {}, {"places": common}))
+    mine = np.empty(0, dtype=np.int64)
+    for origin in sorted(names, key=place, reverse=True):
+        if origin not in places:
+            sender = peers.chair if place(origin) == last else at(origin, place(origin) + 1)
+            message = await peers.receive(sender, f"places of {origin}", Stamp())
+            places[origin] = message.tensors["places"].numpy()
+        before = member.unshuffled(origin, places[origin])
+        if origin == silo:
+            mine = before
+        else:
+            back = Message(f"places of {origin}", {}, {"places": torch.from_numpy(before)})
+            await peers.send(at(origin, place(origin) - 1), back)
+    return ids[mine]
+
+
+async def _handed(
+    silo: str, alignment: Alignment, keys: list[Keys], wanted: Mapping[str, tuple[str, str]], peers: Peers
+) -> dict[str, Array]:
+    """Hand over labels and parts, in the order of the common IDs."""
+    found = {}
+    for name, (owner, column) in wanted.items():
+        if owner == silo:
+            found[name] = gathered(alignment, keys, column)
+            message = Message(f"handed {name}", {}, array_tensors("values", found[name]))
+            await asyncio.gather(*(peers.send(peer, message) for peer in peers.peers))
+        else:
+            found[name] = tensors_array("values", await peers.receive(owner, f"handed {name}", Stamp()))
+        if len(found[name]) != len(alignment.ids):
+            raise DataError(
+                f"silo '{owner}' hands over {len(found[name])} values of '{name}' for {len(alignment.ids)} common IDs"
+            )
+    return found
+
+
+async def _uncontradicted(
+    silo: str, alignment: Alignment, keys: list[Keys], columns: Mapping[str, Mapping[str, str | None]], peers: Peers
+) -> None:
+    """Check that silos that know the same thing say the same of it: by a digest, which tells nothing more."""
+    known = {
+        what: digest(gathered(alignment, keys, column or ""))
+        for what, own in columns.items()
+        if len(own) > 1 and (column := own.get(silo))
+    }
+    told = await peers.exchange(Message("digests", known))
+    for what, mine in known.items():
+        for other in columns[what]:
+            if other != silo and told[other].facts.get(what) != mine:
+                raise DataError(f"silos '{silo}' and '{other}' contradict each other: a {what} differs for a common ID")

@@ -1,0 +1,266 @@
+"""A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from tdcd.deployment.messages import Assembler, Message, RefusedError, Stamp, frames
+from tdcd.errors import DeploymentError
+
+SMALL = 1 << 16
+"""Bytes that an answer may have on top of the tensors that are expected."""
+
+
+class GoneError(Exception):
+    """A client's stream has ended."""
+
+
+@dataclass
+class Link:
+    """One client's stream."""
+
+    name: str
+    context: Any
+    job: str
+    ready: bool = False
+    """Whether it has all it needs to take part."""
+    sent: int = 0
+    received: int = 0
+    seen: float = field(default_factory=time.monotonic)
+    _assembler: Assembler = field(default_factory=lambda: Assembler(SMALL))
+    _answer: asyncio.Future[Message] | None = None
+    _asking: asyncio.Task[Message] | None = None
+    _number: int = 0
+    _gone: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether it could be asked something now."""
+        return not self._gone and (self._asking is None or self._asking.done())
+
+    async def ask(self, message: Message, most: int = 0) -> Message:
+        """Ask something and wait for the answer, which may have so many bytes of tensors.
+
+        Who stops waiting leaves the question under way: the client is not free before it has answered.
+
+        Raises:
+            GoneError: the stream ends before the answer has come.
+            RefusedError: the client answers that it cannot.
+        """
+        if not self.free:
+            raise GoneError(f"client '{self.name}' is still busy with an earlier question")
+        self._asking = asyncio.ensure_future(self._ask(message, most + SMALL))
+        self._asking.add_done_callback(_looked_at)
+        answer = await asyncio.shield(self._asking)
+        if answer.kind == "failed":
+            raise RefusedError(str(answer.facts.get("why", "it does not say why"))[:2000])
+        return answer
+
+    async def say(self, message: Message) -> None:
+        """Tell something that needs no answer."""
+        for frame in frames(message.stamped(replace(message.stamp, job=self.job))):
+            await self._write(frame)
+
+    async def _ask(self, message: Message, most: int) -> Message:
+        self._number += 1
+        self._assembler.most = most
+        self._answer = asyncio.get_running_loop().create_future()
+        stamped = message.stamped(replace(message.stamp, job=self.job, epoch=self._number))
+        for frame in frames(stamped):
+            await self._write(frame)
+            self.sent += len(frame.chunk)
+        return await self._answer
+
+    async def _write(self, frame: Any) -> None:
+        try:
+            await self.context.write(frame)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise GoneError(f"the stream of client '{self.name}' is broken") from error
+
+    async def listen(self) -> None:
+        """Take answers until the stream ends.
+
+        Raises:
+            RefusedError: something came that is no answer.
+        """
+        try:
+            while (frame := await self.context.read()) is not grpc.aio.EOF:
+                self.received += len(frame.chunk)
+                self.seen = time.monotonic()
+                message = self._assembler.feed(frame)
+                if message is None:
+                    continue
+                if message.stamp.job != self.job or self._answer is None or self._answer.done():
+                    raise RefusedError("an answer that nobody asked for")
+                if message.stamp.epoch != self._number:
+                    raise RefusedError("an answer to another question")
+                self._answer.set_result(message)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give up the stream."""
+        self._gone = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(GoneError(f"client '{self.name}' has gone"))
+            self._answer.exception()  # somebody may have stopped waiting for it
+
+
+def _looked_at(task: asyncio.Task[Message]) -> None:
+    """Nobody may be waiting any more: what went wrong was told, or does not matter."""
+    if not task.cancelled():
+        task.exception()
+
+
+Welcome = Callable[[Link], Awaitable[None]]
+"""Brings a client that has just come to where it can take part."""
+
+
+@dataclass
+class Clients:
+    """The clients of a silo, seen from its hub. Everything happens in one event loop."""
+
+    silo: str
+    names: tuple[str, ...]
+    """Who may come."""
+    job: str
+    deadline: float
+    """Seconds that a client may take to do its part of a stage."""
+    told: Callable[[str], None]
+    welcome: Welcome
+    links: dict[str, Link] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    """How often each client was left out."""
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _bytes: tuple[int, int] = (0, 0)
+    """Sent to and received from clients whose streams have ended."""
+
+    async def attend(self, name: str, context: Any) -> None:
+        """Keep a client's stream until it ends.
+
+        Raises:
+            RefusedError: something came that does not belong here.
+        """
+        link = Link(name, context, self.job)
+        if before := self.links.get(name):
+            self.told(f"client '{name}' comes again; its stream of before is given up")
+            before.close()
+        self.links[name] = link
+        self.told(f"client '{name}' has come")
+        listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
+        try:
+            await asyncio.wait({listening, welcoming}, return_when=asyncio.FIRST_EXCEPTION)
+            for task in (welcoming, listening):
+                if task.done():
+                    task.result()
+            await listening
+        finally:
+            for task in (listening, welcoming):
+                task.cancel()
+            link.close()
+            self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
+            if self.links.get(name) is link:
+                del self.links[name]
+                self.told(f"client '{name}' has gone")
+            await self._tell()
+
+    async def _welcomed(self, link: Link) -> None:
+        try:
+            await self.welcome(link)
+        except GoneError:
+            return
+        link.ready = True
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def present(self) -> set[str]:
+        """Return who can be asked now."""
+        return {name for name, link in self.links.items() if link.ready and link.free}
+
+    async def enough(self, count: int, seconds: float) -> None:
+        """Wait until so many clients are there.
+
+        Raises:
+            DeploymentError: they have not come in time.
+        """
+        end = time.monotonic() + seconds
+        warned = False
+        while len(self.present()) < count:
+            if not warned:
+                warned = True
+                self.told(f"waiting for clients: {len(self.present())} of at least {count} are there")
+            left = end - time.monotonic()
+            if left <= 0:
+                absent = ", ".join(sorted(set(self.names) - self.present()))
+                raise DeploymentError(
+                    f"silo '{self.silo}': {len(self.present())} of at least {count} clients are there after "
+                    f"{seconds:g} seconds; absent: {absent}. What was done is kept: start the hub again to go on"
+                )
+            async with self._news:
+                try:
+                    await asyncio.wait_for(self._news.wait(), min(left, 0.5))  # a busy client becomes free untold
+                except TimeoutError:
+                    continue
+
+    async def all_or(self, count: int, seconds: float) -> None:
+        """Wait for all clients as long as a stage may take; then so many are enough."""
+        try:
+            await self.enough(len(self.names), self.deadline)
+        except DeploymentError:
+            await self.enough(count, seconds)
+
+    async def ask(self, questions: Mapping[str, tuple[Message, int]]) -> tuple[dict[str, Message], set[str]]:
+        """Ask several clients at once; return the answers, and who has not answered in time.
+
+        Args:
+            questions: What to ask each client, and how many bytes its answer may have.
+
+        Raises:
+            RefusedError: a client says that it cannot do what it was asked.
+        """
+        tasks = {
+            name: asyncio.ensure_future(self.links[name].ask(message, most))
+            for name, (message, most) in questions.items()
+            if name in self.present()
+        }
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=self.deadline)
+        answers: dict[str, Message] = {}
+        lost: dict[str, str] = {name: "it is not there" for name in questions if name not in tasks}
+        for name, task in tasks.items():
+            if not task.done():
+                task.cancel()
+                lost[name] = f"it has not answered for {self.deadline:g} seconds"
+                continue
+            error = task.exception()
+            if isinstance(error, GoneError):
+                lost[name] = "it has gone"
+            elif isinstance(error, RefusedError):
+                raise DeploymentError(f"silo '{self.silo}', client '{name}': {error}") from error
+            elif error is not None:
+                raise error
+            else:
+                answers[name] = task.result()
+        for name, why in lost.items():
+            self.left_out[name] = self.left_out.get(name, 0) + 1
+            if name in tasks:
+                self.told(f"client '{name}' is left out: {why}")
+        return answers, set(lost)
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of tensors sent to and received from clients."""
+        links = self.links.values()
+        return self._bytes[0] + sum(link.sent for link in links), self._bytes[1] + sum(link.received for link in links)
+
+
+def question(kind: str, number: int = 0, attempt: int = 0, **facts: Any) -> Message:
+    """Make a question."""
+    return Message(kind, facts, stamp=Stamp("", 0, number, attempt))

@@ -1,0 +1,589 @@
+"""A hub at its site: it gathers its clients, meets the other hubs, and does its part of every round.
+
+A round is Algorithm 1 with one rule more. If a client does not do its part, in whatever stage, its rows leave the
+mini-batch in all silos and the round is begun again on the rest: so whatever happens, what a round computes is what a
+simulation would on that smaller mini-batch. The hubs tell each other at the end of each round who is away, so
+that the next one begins without.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd import __version__
+from tdcd.core.average import Mean
+from tdcd.core.ledger import Traffic
+from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.round import sum_of_others, summed
+from tdcd.core.sampling import draw_batch
+from tdcd.core.topology import deal
+from tdcd.data.alignment import Alignment, Keys, same_kind
+from tdcd.data.arrays import Array
+from tdcd.data.preparation import Preparation, Survey, fit
+from tdcd.data.splits import Part
+from tdcd.data.tables import ToldTable, feature_columns
+from tdcd.deployment.aligning import aligned, brought
+from tdcd.deployment.client import FACTS
+from tdcd.deployment.clients import Clients, Link, question
+from tdcd.deployment.messages import Message, RefusedError, Stamp, tensors_array
+from tdcd.deployment.peers import LARGEST, Peers
+from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
+from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
+from tdcd.errors import DataError, DeploymentError
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job, TableData
+from tdcd.files import write_atomically
+from tdcd.training.metrics import measure
+from tdcd.training.setup import build_network, width_of
+
+T = TypeVar("T")
+RECENT = 20
+"""Rounds that the speed is told of."""
+
+
+@dataclass
+class Model:
+    """What a hub's silo trains."""
+
+    network: Network
+    shape: tuple[int, ...]
+    outputs: int
+    width: int
+    labels: Mapping[Part, Tensor]
+    """As the loss wants them."""
+
+
+@dataclass
+class Hub:
+    """One silo's hub. Its coroutines run in one event loop; the loop over rounds runs in another thread."""
+
+    job: Job
+    silo: str
+    directory: Path
+    clients: Clients
+    peers: Peers
+    told: Callable[[str], None]
+    stage: str = "starting"
+    round: int = 0
+    alignment: Alignment | None = None
+    plan: SiloPlan | None = None
+    preparation: Preparation | None = None
+    model: Model | None = None
+    last_error: str = ""
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    _keys: dict[str, Keys] = field(default_factory=dict)
+    _surveys: dict[str, Survey] = field(default_factory=dict)
+    _columns: list[str] = field(default_factory=list)
+    _away: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Samples of the next mini-batch whose clients are away, in whatever silo."""
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _measured: tuple[Blocks, dict[Part, dict[str, float]]] | None = None
+    _ends: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _started: float = field(default_factory=time.monotonic)
+
+    # Before the first round
+
+    async def prepare(self) -> None:
+        """Gather the clients, find the common IDs, and find out what the columns hold."""
+        if isinstance(self.job.data, TableData):
+            await self._prepare_tables()
+        else:
+            self.stage = "reading the data set"
+            data = await asyncio.to_thread(load_data, self.job)
+            self.plan = plan_from_set(self.silo, data)
+            self.model = self._modelled(tuple(data.federation.samples.features[self.silo].shape[1:]))
+        await self._tell()
+
+    async def _prepare_tables(self) -> None:
+        file = self.directory / "alignment.parquet"
+        if file.exists():
+            self.alignment = Alignment.load(file)
+            if set(self.alignment.shares) != {self.silo}:
+                raise DataError(
+                    f"{file}: it is not the alignment of silo '{self.silo}' alone; remove it to align again"
+                )
+        else:
+            await self._align_with_all({})
+            assert self.alignment  # noqa: S101
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.alignment.save(file)
+        await self._tell()
+        self.stage = "gathering clients"
+        keys = await self._all_keys()
+        assert self.alignment  # noqa: S101
+        self.alignment.verify({self.silo: keys}, str(file))
+        self.plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
+        self._columns = self._feature_columns(keys)
+        await self._tell()
+        stored = self.directory / "preparation" / f"{self.silo}.json"
+        if stored.exists():
+            self.preparation = Preparation.from_file(stored)
+        else:
+            self.stage = "looking at the columns"
+            await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
+            settings = self.job.silos[self.silo]
+            self.preparation = fit(self._surveys.values(), self._columns, settings.rare)
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(stored, self.preparation.to_json())
+        self.model = self._modelled((len(self.preparation.outputs),))
+
+    async def _align_with_all(self, more: Mapping[str, Any]) -> None:
+        """Meet until all hubs have the same alignment."""
+        self.stage = "gathering clients"
+        keys = await self._all_keys()
+        self.stage = "aligning"
+        own = brought(self.job, keys)
+        fingerprint = self.alignment.fingerprint if self.alignment else ""
+        everybody = await self.peers.meeting("start", {"alignment": fingerprint, **own, **more})
+        found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
+        if self.alignment and found.fingerprint != self.alignment.fingerprint:
+            raise DataError("the common IDs are not those that this training began with; start a new one")
+        self.alignment = found
+        self.told(f"{len(found.ids):,} IDs are in all silos")
+
+    def _masking(self, done: int, total: int) -> None:
+        self.stage = f"aligning: {done:,} of {total:,} masked"
+
+    async def _all_keys(self) -> list[Keys]:
+        await self._until(lambda: set(self._keys) >= set(self.clients.names), "tell their IDs")
+        found = same_kind([self._keys[name] for name in self.clients.names])
+        self._keys |= {keys.table.client: keys for keys in found}
+        return found
+
+    def _feature_columns(self, keys: Sequence[Keys]) -> list[str]:
+        assert isinstance(self.job.data, TableData)  # noqa: S101
+        own, column = self.job.silos[self.silo], self.job.data.split_column
+        also = {own.id: "the ID", own.label: "the label"}
+        if column and any(column in key.table.header for key in keys):
+            also[column] = "what says what is held out"
+        return feature_columns([key.table for key in keys], {name: what for name, what in also.items() if name})
+
+    def _modelled(self, shape: tuple[int, ...]) -> Model:
+        """Build the network, from its specification alone, and see that it works."""
+        assert self.plan  # noqa: S101
+        settings = self.job.training
+        outputs = max(settings.objective.width(labels) for labels in self.plan.labels.values())
+        network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
+        width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
+        labels = {
+            part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
+        }
+        return Model(network, shape, outputs, width, labels)
+
+    async def welcome(self, link: Link) -> None:
+        """Bring a client that has come to where it can take part."""
+        tables = isinstance(self.job.data, TableData)
+        if tables:
+            await self._hear_keys(link)
+            await self._known(lambda: self.plan is not None)
+            if self.preparation is None:
+                await self._hear_survey(link)
+        await self._known(lambda: self.model is not None)
+        assert self.model and self.plan  # noqa: S101, PT018
+        plan, model = self.plan, self.model
+        held = plan.holdings[link.name].numbers
+        tensors = {part.word: torch.from_numpy(numbers) for part, numbers in held.items()}
+        tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
+        if tables:
+            assert self.preparation  # noqa: S101
+            text = bytearray(self.preparation.to_json().encode())
+            tensors |= self._placed(link.name) | {"preparation": torch.frombuffer(text, dtype=torch.uint8)}
+        facts = {
+            "population": plan.counts[Part.TRAIN],
+            "shape": list(model.shape),
+            "outputs": model.outputs,
+            "width": model.width,
+            "kind": self._kind,
+        }
+        await link.ask(Message("begin", facts, tensors))
+
+    async def _hear_keys(self, link: Link) -> None:
+        own = self.job.silos[self.silo]
+        assert isinstance(self.job.data, TableData)  # noqa: S101
+        answer = await link.ask(question("keys", label=own.label, split=self.job.data.split_column), LARGEST)
+        facts = answer.facts
+        table = ToldTable(
+            self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), tuple(facts["columns"])
+        )
+        values = {column: tensors_array(f"fact {column}", answer) for column in facts["facts"]}
+        ids = tensors_array("ids", answer)
+        if self.alignment:
+            if self.alignment.ids.dtype.kind == "U":
+                ids = ids.astype(np.str_)
+            self.alignment.verify_client(Keys(table, ids, values), "this training")
+        keys = Keys(table, ids, values)
+        self._keys[link.name] = keys
+        await self._tell()
+
+    async def _hear_survey(self, link: Link) -> None:
+        facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
+        answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
+        told = json.loads(answer.tensors["json"].numpy().tobytes())
+        table = self._keys[link.name].table
+        found = FACTS.validate_python(told["facts"])
+        self._surveys[link.name] = Survey(table, self._columns, found, told["empty"], told["problems"])
+        await self._tell()
+
+    @property
+    def _kind(self) -> str:
+        """Whether IDs are whole numbers or texts."""
+        return self.alignment.ids.dtype.kind if self.alignment else ""
+
+    def _placed(self, client: str) -> dict[str, Tensor]:
+        """Tell a client which of its rows have common IDs, and what those are for."""
+        assert self.alignment and self.plan  # noqa: S101, PT018
+        places = self.alignment.places(self._keys[client].ids)
+        return {
+            "common": torch.from_numpy((places >= 0).astype(np.uint8)),
+            "parts": torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])]),
+        }
+
+    async def _until(self, done: Callable[[], bool], what: str) -> None:
+        """Wait for clients."""
+        seconds = self.job.deployment.hub_deadline
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(done), seconds)
+            except TimeoutError as error:
+                absent = sorted(set(self.clients.names) - set(self.clients.links))
+                raise DeploymentError(
+                    f"silo '{self.silo}': after {seconds:g} seconds not all clients have come to {what}; absent: "
+                    f"{', '.join(absent) or 'none, but some have not answered'}. All of them are needed to begin"
+                ) from error
+
+    async def _known(self, done: Callable[[], bool]) -> None:
+        async with self._news:
+            await self._news.wait_for(done)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    # Rounds
+
+    async def agreed(self, rounds: Sequence[int]) -> int:
+        """Meet the other hubs, and find the newest round that all can go on after."""
+        assert self.plan  # noqa: S101
+        self.stage = "gathering clients"
+        await self.clients.all_or(self.job.deployment.minimum_clients, self.job.deployment.hub_deadline)
+        while True:
+            self.stage = "meeting the other hubs"
+            mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds]}
+            if isinstance(self.job.data, TableData):
+                mine |= brought(self.job, await self._all_keys())
+            everybody = await self.peers.meeting("start", mine)
+            if any(not told["alignment"] for told in everybody.values()):
+                await self._align_again(everybody)
+                continue
+            different = [name for name, told in everybody.items() if told["alignment"] != self.plan.fingerprint]
+            if different:
+                raise DeploymentError(
+                    f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
+                    f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
+                )
+            self._away, self._measured = np.empty(0, dtype=np.int64), None
+            found: int = max(set.intersection(*(set(told["rounds"]) for told in everybody.values())))
+            self.round = found
+            return found
+
+    async def _align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
+        """Help a hub that does not know the common IDs to find them."""
+        found = await aligned(self.job, self.silo, await self._all_keys(), everybody, self.peers, self._masking)
+        assert self.plan  # noqa: S101
+        if found.fingerprint != self.plan.fingerprint:
+            raise DataError("the common IDs are not those that this training began with; start a new one")
+
+    async def one_round(self, block: Block, number: int) -> tuple[Block, Traffic]:
+        """Do this silo's part of a round."""
+        assert self.plan and self.model  # noqa: S101, PT018
+        deployment, plan = self.job.deployment, self.plan
+        self.stage = f"round {number}"
+        await self.clients.enough(min(deployment.minimum_clients, len(plan.roster.clients)), deployment.hub_deadline)
+        self.peers.advance(number)
+        population = plan.counts[Part.TRAIN]
+        batch = draw_batch(self.job.training.seed, number, population, self.job.training.batch_of(population)).numpy()
+        lost, attempt, traffic = self._away, 0, Traffic()
+        while True:
+            zeta = torch.from_numpy(np.setdiff1d(batch, lost, assume_unique=True))
+            stamp = Stamp("", 0, number, attempt)
+            found, sent = await self._attempt(block, zeta, lost, stamp)
+            traffic += sent
+            if isinstance(found, dict):
+                break
+            lost, attempt = np.union1d(lost, found), attempt + 1
+        self.round = number
+        self._ends.append(time.monotonic())
+        return found, traffic
+
+    async def _attempt(self, block: Block, zeta: Tensor, lost: Array, stamp: Stamp) -> tuple[Block | Array, Traffic]:
+        """Try a round on a mini-batch; return the new block, or the samples that it must be begun again without."""
+        assert self.plan and self.model  # noqa: S101, PT018
+        roster, width = self.plan.roster, self.model.width
+        shards = deal(zeta, roster)
+        rows = {roster.clients[client]: shards.order[place] for client, place in shards}
+        weights = _packed(block)
+        heavy, light = _nbytes(block), width * self.job.training.dtype.itemsize
+
+        # Lines 8 to 15: the clients embed their rows.
+        held = {name: np.intersect1d(self._training(name), lost, assume_unique=True) for name in rows}
+        questions = {
+            name: (
+                Message(
+                    "embed", {}, weights | ({"without": torch.from_numpy(held[name])} if len(held[name]) else {}), stamp
+                ),
+                len(own) * light,
+            )
+            for name, own in rows.items()
+        }
+        answers, missing = await self.clients.ask(questions)
+        phi = torch.zeros(len(zeta), width, dtype=self.job.training.dtype)
+        for name, answer in answers.items():
+            phi[rows[name]] = _checked(answer, "phi", (len(rows[name]), width), phi.dtype)
+        traffic = Traffic(
+            hub_to_client=heavy * len(answers), client_to_hub=light * sum(len(rows[name]) for name in answers)
+        )
+
+        # Lines 16 to 18: the hubs exchange.
+        gone = _samples(zeta, rows, missing)
+        told = await self.peers.exchange(Message("embeddings", {}, {"phi": phi, "lost": gone}, stamp))
+        traffic += Traffic(hub_to_hub=phi.nbytes * len(self.peers.peers))
+        everyone = [gone, *(message.tensors["lost"] for message in told.values())]
+        if any(len(one) for one in everyone):
+            return torch.cat(everyone).numpy(), traffic
+        shape = (len(zeta), width)
+        embeddings = {self.silo: phi} | {name: _checked(m, "phi", shape, phi.dtype) for name, m in told.items()}
+        others = sum_of_others(embeddings, self.silo)
+
+        # Lines 19 to 31: the clients take Q steps, the hub averages.
+        questions = {
+            name: (Message("descend", {}, {"others": others[own]}, stamp), heavy + 64 * len(block))
+            for name, own in rows.items()
+        }
+        answers, missing = await self.clients.ask(questions)
+        uniform = self.job.training.averaging == "uniform"
+        mean = Mean(block)
+        for name in sorted(answers):
+            mean.add(_block(answers[name], block), 1.0 if uniform else float(len(rows[name])))
+        idle = len(roster.clients) - len(answers)
+        if (uniform and idle) or not rows:
+            mean.add(block, float(max(idle, 1)))
+        traffic += Traffic(
+            hub_to_client=light * sum(len(own) for own in rows.values()), client_to_hub=heavy * len(answers)
+        )
+
+        # All hubs have come so far, or none has.
+        gone = _samples(zeta, rows, missing)
+        away = torch.from_numpy(self._away_in(stamp.round + 1))
+        told = await self.peers.exchange(Message("done", {}, {"lost": gone, "away": away}, stamp))
+        everyone = [gone, *(message.tensors["lost"] for message in told.values())]
+        if any(len(one) for one in everyone):
+            return torch.cat(everyone).numpy(), traffic
+        self._away = np.unique(torch.cat([away, *(message.tensors["away"] for message in told.values())]).numpy())
+        return mean.result(), traffic
+
+    def _training(self, client: str) -> Array:
+        assert self.plan  # noqa: S101
+        return self.plan.holdings[client].numbers[Part.TRAIN]
+
+    def _away_in(self, number: int) -> Array:
+        """Return the samples of a round's mini-batch whose clients are away now."""
+        assert self.plan  # noqa: S101
+        away = set(self.plan.roster.clients) - self.clients.present()
+        if not away or number > self.job.training.rounds:
+            return np.empty(0, dtype=np.int64)
+        population = self.plan.counts[Part.TRAIN]
+        batch = draw_batch(self.job.training.seed, number, population, self.job.training.batch_of(population)).numpy()
+        held = np.concatenate([self._training(name) for name in sorted(away)])
+        return np.intersect1d(batch, held, assume_unique=True)
+
+    # Evaluation
+
+    @property
+    def judge(self) -> str:
+        """The silo where labels are: its hub measures, and tells the others."""
+        owners = [name for name, silo in self.job.silos.items() if silo.label]
+        return self.job.labels.silo or (owners[0] if owners else self.peers.chair)
+
+    async def measured(self, block: Block, number: int) -> dict[Part, dict[str, float]]:
+        """Measure the whole model on all samples whose clients are there, in every silo."""
+        assert self.plan and self.model  # noqa: S101, PT018
+        self.stage = f"evaluating after round {number}"
+        stamp, dtype, width = Stamp("", 0, number), self.job.training.dtype, self.model.width
+        holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.numbers.values()))}
+        message = Message("score", {}, _packed(block), stamp)
+        questions = {
+            name: (message, sum(map(len, held.numbers.values())) * width * dtype.itemsize)
+            for name, held in holders.items()
+        }
+        answers, _ = await self.clients.ask(questions)
+        tensors: dict[str, Tensor] = {}
+        for part, count in self.plan.counts.items():
+            phi, there = torch.zeros(count, width, dtype=dtype), torch.zeros(count, dtype=torch.uint8)
+            for name, answer in answers.items():
+                numbers = torch.from_numpy(holders[name].numbers[part])
+                if len(numbers):
+                    phi[numbers] = _checked(answer, part.word, (len(numbers), width), dtype)
+                    there[numbers] = 1
+            tensors |= {f"{part.word} phi": phi, f"{part.word} there": there}
+        if self.judge != self.silo:
+            await self.peers.send(self.judge, Message("scores", {}, tensors, stamp))
+            verdict = await self.peers.receive(self.judge, "metrics", stamp)
+            found = {part: dict(verdict.facts.get(part.word, {})) for part in Part}
+        else:
+            others = {name: await self.peers.receive(name, "scores", stamp) for name in self.peers.peers}
+            parts = {self.silo: tensors} | {name: dict(message.tensors) for name, message in others.items()}
+            found = {part: self._verdict(part, parts) if part in self.plan.counts else {} for part in Part}
+            metrics = Message("metrics", {part.word: measures for part, measures in found.items()}, {}, stamp)
+            await asyncio.gather(*(self.peers.send(name, metrics) for name in self.peers.peers))
+        self.evaluation = {"round": number, **{part.word: measures for part, measures in found.items() if measures}}
+        return found
+
+    def _verdict(self, part: Part, silos: Mapping[str, Mapping[str, Tensor]]) -> dict[str, float]:
+        assert self.plan and self.model  # noqa: S101, PT018
+        shape = (self.plan.counts[part], self.model.width)
+        there = torch.ones(shape[0], dtype=torch.bool)
+        embeddings = {}
+        for silo, tensors in silos.items():
+            phi, mask = tensors[f"{part.word} phi"], tensors[f"{part.word} there"]
+            if phi.shape != shape or mask.shape != shape[:1]:
+                raise RefusedError(f"the hub of silo '{silo}' sends scores of another shape")
+            embeddings[silo], there = phi, there & mask.bool()
+        if not there.any():
+            return {}
+        scores = summed(embeddings)[there]
+        if not scores.isfinite().all():
+            return {"loss": float("nan")}
+        return measure(self.job.training.objective, scores, self.model.labels[part][there])
+
+    # The end
+
+    async def farewell(self, status: str) -> None:
+        """Tell the clients that it is over."""
+        self.stage = status
+        for link in list(self.clients.links.values()):
+            try:
+                await asyncio.wait_for(link.say(Message("farewell", {"status": status})), 2.0)
+            except Exception as error:
+                self.told(f"client '{link.name}' does not hear the end: {error}")
+
+    def status(self) -> StatusReply:
+        """Tell how it goes."""
+        sent, received = self.clients.traffic
+        ends = self._ends
+        speed = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 and ends[-1] > ends[0] else 0.0
+        now = time.monotonic()
+        rows = {n: len(h.numbers.get(Part.TRAIN, ())) for n, h in self.plan.holdings.items()} if self.plan else {}
+        return StatusReply(
+            silo=self.silo,
+            job=self.job.name,
+            stage=self.stage,
+            round=self.round,
+            rounds=self.job.training.rounds,
+            rounds_per_second=speed,
+            clients=[
+                ClientStatus(
+                    name=name,
+                    present=name in self.clients.present(),
+                    rows=rows.get(name, 0),
+                    left_out=self.clients.left_out.get(name, 0),
+                    seconds_since_seen=now - self.clients.links[name].seen if name in self.clients.links else -1.0,
+                )
+                for name in self.clients.names
+            ],
+            peers=[PeerStatus(silo=p.silo, address=p.address, present=p.present) for p in self.peers.peers.values()],
+            bytes_sent=sent + self.peers.sent,
+            bytes_received=received + self.peers.received,
+            last_error=self.last_error,
+            evaluation=json.dumps(self.evaluation) if self.evaluation else "",
+            seconds=now - self._started,
+            version=__version__,
+        )
+
+
+@dataclass(frozen=True)
+class HubParty:
+    """A hub as the loop over rounds sees it. See Party."""
+
+    hub: Hub
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Runs a coroutine in the hub's event loop and waits for it."""
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Clients compute as they see fit."""
+        return {self.hub.silo: "at its clients' sites"}
+
+    def agreed(self, rounds: Sequence[int]) -> int:
+        """See Party."""
+        found: int = self.run(self.hub.agreed(rounds))
+        return found
+
+    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
+        """See Party."""
+        block, traffic = self.run(self.hub.one_round(blocks[self.hub.silo], number))
+        return {self.hub.silo: block}, traffic
+
+    def measured(self, blocks: Blocks, part: Part) -> Mapping[str, float]:
+        """See Party."""
+        known = self.hub._measured
+        if known is None or known[0] is not blocks:
+            found = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round))
+            known = self.hub._measured = (blocks, found)
+        return known[1][part]
+
+
+def _packed(block: Block) -> dict[str, Tensor]:
+    return {f"w {name}": tensor for name, tensor in block.items()}
+
+
+def _nbytes(block: Block) -> int:
+    return sum(tensor.nbytes for tensor in block.values())
+
+
+def _samples(zeta: Tensor, rows: Mapping[str, Tensor], names: set[str]) -> Tensor:
+    """Return the samples of a mini-batch that some clients hold."""
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(zeta[rows[name]] for name in sorted(names))])
+
+
+def _checked(message: Message, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    tensor = message.tensors.get(name)
+    if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
+        raise RefusedError(f"'{message.kind}' comes without '{name}' of shape {shape}")
+    return tensor
+
+
+def _block(message: Message, like: Block) -> Block:
+    return {name: _checked(message, name, tuple(tensor.shape), tensor.dtype) for name, tensor in like.items()}
+
+
+@contextmanager
+def event_loop() -> Iterator[Callable[[Coroutine[Any, Any, T]], T]]:
+    """Run an event loop in a thread of its own; give a way to run coroutines in it and to wait for them."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="network", daemon=True)
+    thread.start()
+
+    def run(coroutine: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    try:
+        yield run
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)

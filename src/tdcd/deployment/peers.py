@@ -1,0 +1,330 @@
+"""A hub's links to the other hubs: they meet, agree where to start, and push messages to each other.
+
+Every hub answers on its port and dials every other hub; a message is pushed, and pushed again if that fails, until the
+other side has it: taking it twice does no harm. The hub whose silo comes first by name *chairs*. To begin something
+together, every hub comes to a meeting and tells what it brings; when all are there, a new epoch begins, and what
+belongs to an earlier one is dropped. A hub that was started again comes to a
+meeting too; then the chair calls all others.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from tdcd import __version__
+from tdcd.deployment.messages import PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
+from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
+from tdcd.errors import DeploymentError, listed
+from tdcd.training.loop import RewoundError
+
+T = TypeVar("T")
+
+LARGEST = 1 << 34
+"""Bytes that a message between hubs may have."""
+FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
+"""Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+SLOWEST = 1e6
+"""Bytes a second: a line slower than this counts as cut."""
+
+_TRANSIENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+"""What may be over soon: the hub is not there yet, is being started again, or the line was cut."""
+
+Told = Callable[[str], None]
+"""Takes a line for the log."""
+
+
+@dataclass
+class Peer:
+    """Another hub."""
+
+    silo: str
+    address: str
+    stub: Any
+    explain: Callable[[], Awaitable[str]]
+    """Finds out why it cannot be reached, in a sentence."""
+    present: bool = False
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """A meeting that all came to."""
+
+    epoch: int
+    incarnations: Mapping[str, str]
+    brought: Mapping[str, Any]
+
+
+@dataclass
+class Peers:
+    """The other hubs, seen from one. Everything happens in one event loop."""
+
+    silo: str
+    job: SharedJob
+    peers: Mapping[str, Peer]
+    deadline: float
+    """Seconds that a hub is waited for."""
+    told: Told
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
+    epoch: int = 0
+    now: int = 0
+    """The round that is under way."""
+    sent: int = 0
+    received: int = 0
+    _present: dict[str, Hello] = field(default_factory=dict)
+    """Who has come to the meeting, at the chair."""
+    _meeting: _Meeting | None = None
+    """The last one, at the chair."""
+    _inbox: dict[tuple[str, int, int, str], Message] = field(default_factory=dict)
+    _calls: set[tuple[str, int]] = field(default_factory=set)
+    """Calls of the chair that were heard: its incarnation, and their numbers."""
+    _working: bool = False
+    """Whether an epoch's work is under way."""
+    _rewound: bool = False
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def chair(self) -> str:
+        """The silo whose hub chairs."""
+        return min([self.silo, *self.peers])
+
+    # What other hubs call
+
+    async def met(self, hello: Hello) -> Opening:
+        """Let another hub come to the meeting, and answer when all have come.
+
+        Raises:
+            DeploymentError: it cannot take part; the message tells the difference.
+        """
+        if self.chair != self.silo:
+            raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
+        self.job.check(hello, f"the hub of silo '{hello.silo}'")
+        async with self._news:
+            last = self._meeting
+            came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
+            if not came:
+                self._present[hello.silo] = hello
+                if self._working and not self._rewound:
+                    self.told(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
+                    self._rewound = True
+                self._news.notify_all()
+            try:
+                await self._news.wait_for(lambda: self._over(hello))
+            except asyncio.CancelledError:
+                if self._present.get(hello.silo) is hello:
+                    del self._present[hello.silo]  # it is gone before all had come
+                raise
+            assert self._meeting  # noqa: S101
+            return Opening(epoch=self._meeting.epoch, brought=json.dumps(self._meeting.brought))
+
+    def _over(self, hello: Hello) -> bool:
+        last = self._meeting
+        return last is not None and last.epoch > hello.epoch and last.incarnations.get(hello.silo) == hello.incarnation
+
+    async def delivered(self, silo: str, stream: AsyncIterator[Frame]) -> Receipt:
+        """Take a message.
+
+        Raises:
+            RefusedError: it is none.
+        """
+        assembler, message = Assembler(LARGEST), None
+        async for frame in stream:
+            self.received += len(frame.chunk)
+            if message is not None:
+                raise RefusedError("more than one message")
+            message = assembler.feed(frame)
+        if message is None:
+            raise RefusedError("half a message")
+        if message.stamp.job != self.job.fingerprint:
+            raise RefusedError("a message of another job")
+        async with self._news:
+            self.peers[silo].present = True
+            stamp = message.stamp
+            if message.kind == "call":
+                self._hear(silo, message)
+            elif stamp.epoch == self.epoch and stamp.round >= self.now:
+                self._inbox.setdefault((message.kind, stamp.round, stamp.attempt, silo), message)
+            else:
+                return Receipt(refused=f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over")
+            self._news.notify_all()
+        return Receipt()
+
+    def _hear(self, silo: str, message: Message) -> None:
+        """The chair calls all hubs to a meeting."""
+        call = (str(message.facts.get("incarnation")), message.stamp.attempt)
+        if silo == self.chair and call not in self._calls:
+            self._calls.add(call)
+            self._rewound = self._working
+
+    # What the own hub does
+
+    async def meeting(self, topic: str, brought: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Meet all other hubs: tell what one brings, and return what everybody brought, by silo.
+
+        Raises:
+            DeploymentError: somebody did not come in time, or came for something else.
+        """
+        async with self._news:
+            self._working = self._rewound = False
+        hello = Hello(
+            protocol=PROTOCOL,
+            version=__version__,
+            silo=self.silo,
+            job=self.job.text,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            topic=topic,
+            brought=json.dumps(dict(brought)),
+        )
+        opening = await (self._chaired(hello) if self.chair == self.silo else self._attended(hello))
+        async with self._news:
+            self.epoch, self.now = opening.epoch, 0
+            self._inbox.clear()
+            self._working, self._rewound = True, False
+        everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
+        topics = {silo: told["topic"] for silo, told in everybody.items() if told["topic"] != topic}
+        if topics:
+            odd = listed(f"that of '{silo}' to {about}" for silo, about in topics.items())
+            raise DeploymentError(
+                f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
+            )
+        return everybody
+
+    async def _chaired(self, hello: Hello) -> Opening:
+        """Call all other hubs, wait until they have come, and open the next epoch."""
+        end = time.monotonic() + self.deadline
+        call = Message("call", {"incarnation": self.incarnation}, stamp=Stamp(self.job.fingerprint, 0, 0, self.epoch))
+        calls = [asyncio.ensure_future(self._push(peer, call, end)) for peer in self.peers.values()]
+        try:
+            await self._until(lambda: not self._absent(), end, self._absent)
+        finally:
+            for task in calls:
+                task.cancel()
+        async with self._news:
+            everyone = {self.silo: hello, **self._present}
+            self._present.clear()
+            self._meeting = _Meeting(
+                epoch=1 + max(one.epoch for one in everyone.values()),
+                incarnations={silo: one.incarnation for silo, one in everyone.items()},
+                brought={silo: {"topic": one.topic, **json.loads(one.brought)} for silo, one in everyone.items()},
+            )
+            self._news.notify_all()
+            return Opening(epoch=self._meeting.epoch, brought=json.dumps(self._meeting.brought))
+
+    def _absent(self) -> list[str]:
+        return sorted(set(self.peers) - set(self._present))
+
+    async def _attended(self, hello: Hello) -> Opening:
+        """Go to the meeting that the chair holds."""
+        peer = self.peers[self.chair]
+        end = time.monotonic() + self.deadline
+
+        async def call() -> Opening:
+            opening: Opening = await peer.stub.Meet(hello, timeout=max(1.0, end - time.monotonic()))
+            return opening
+
+        return await self._trying(peer, call, end)
+
+    def advance(self, number: int) -> None:
+        """Begin a round: what belongs to earlier ones is of no use any more."""
+        self.now = number
+        for key in [key for key in self._inbox if key[1] < number]:
+            del self._inbox[key]
+
+    async def exchange(self, message: Message) -> dict[str, Message]:
+        """Give every other hub a message, and get the one of the same kind, round and attempt from each.
+
+        Raises:
+            RewoundError: all hubs meet anew.
+            DeploymentError: a hub was lost for too long.
+        """
+        await asyncio.gather(*(self.send(silo, message) for silo in self.peers))
+        return {silo: await self.receive(silo, message.kind, message.stamp) for silo in self.peers}
+
+    async def send(self, silo: str, message: Message) -> None:
+        """Bring another hub a message of this epoch."""
+        stamp = Stamp(self.job.fingerprint, self.epoch, message.stamp.round, message.stamp.attempt)
+        await self._push(self.peers[silo], message.stamped(stamp), time.monotonic() + self.deadline, rewindable=True)
+
+    async def receive(self, silo: str, kind: str, stamp: Stamp) -> Message:
+        """Wait for a message of another hub."""
+        key = (kind, stamp.round, stamp.attempt, silo)
+        await self._until(lambda: key in self._inbox, time.monotonic() + self.deadline, lambda: [silo], rewindable=True)
+        return self._inbox.pop(key)
+
+    async def _until(
+        self, done: Callable[[], bool], end: float, missing: Callable[[], list[str]], *, rewindable: bool = False
+    ) -> None:
+        """Wait for other hubs."""
+        async with self._news:
+            try:
+                enough = self._news.wait_for(lambda: done() or (rewindable and self._rewound))
+                await asyncio.wait_for(enough, max(0.0, end - time.monotonic()))
+            except TimeoutError as error:
+                raise self._lost(missing(), "it did not do its part") from error
+            if rewindable and self._rewound:
+                raise RewoundError
+
+    async def _push(self, peer: Peer, message: Message, end: float, *, rewindable: bool = False) -> None:
+        """Bring a message to a hub, however often it takes."""
+
+        async def stream() -> AsyncIterator[Frame]:
+            for frame in frames(message):
+                yield frame
+
+        async def call() -> None:
+            timeout = LONGEST_WAIT + message.nbytes / SLOWEST
+            await peer.stub.Deliver(stream(), timeout=timeout, metadata=(("silo", self.silo),))
+            self.sent += message.nbytes
+
+        await self._trying(peer, call, end, rewindable=rewindable)
+
+    async def _trying(self, peer: Peer, call: Callable[[], Awaitable[T]], end: float, *, rewindable: bool = False) -> T:
+        """Call a hub again and again until it answers."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                found = await call()
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _TRANSIENT:
+                    raise DeploymentError(
+                        f"the hub of silo '{peer.silo}' ({peer.address}) refuses this hub: {error.details()}"
+                    ) from error
+                if peer.present or wait == FIRST_WAIT:
+                    self.told(f"waiting for the hub of silo '{peer.silo}' ({peer.address})")
+                peer.present = False
+                if time.monotonic() + wait > end:
+                    raise self._lost([peer.silo], await peer.explain()) from error
+                if rewindable:
+                    await self._pause(wait)
+                else:
+                    await asyncio.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+            else:
+                peer.present = True
+                return found
+
+    async def _pause(self, seconds: float) -> None:
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(lambda: self._rewound), seconds)
+            except TimeoutError:
+                return
+        raise RewoundError
+
+    def _lost(self, silos: Sequence[str], why: str) -> DeploymentError:
+        told = listed(f"that of '{silo}' ({self.peers[silo].address})" for silo in silos)
+        return DeploymentError(
+            f"a hub was waited for {self.deadline:g} seconds in vain, {told}: {why}. "
+            "What was done is kept: when it is back, start the hubs again, and they go on"
+        )

@@ -1,0 +1,237 @@
+"""A hub or a client from its files to the end of the training."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tdcd.compute import cores
+from tdcd.core.network import Blocks
+from tdcd.data.arrays import fingerprint
+from tdcd.data.splits import Part
+from tdcd.deployment.client import ClientProcess, Party
+from tdcd.deployment.clients import Clients, Link
+from tdcd.deployment.hub import Hub, HubParty, event_loop
+from tdcd.deployment.identity import Identity
+from tdcd.deployment.peers import Peer, Peers
+from tdcd.deployment.server import Server
+from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.site import ClientSite, HubSite, check_loopback
+from tdcd.deployment.tls import Open, Trust
+from tdcd.deployment.wire import tdcd_pb2_grpc
+from tdcd.errors import DeploymentError, JobError, TdcdError, listed, nearest
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job, TableData
+from tdcd.training.directory import RunDirectory
+from tdcd.training.loop import Loop, Observer
+from tdcd.training.setup import starting_blocks
+
+Told = Callable[[str], None]
+"""Takes a line for the log."""
+
+
+def silos_of(job: Job) -> dict[str, tuple[str, ...]]:
+    """Return the names of every silo's clients."""
+    if isinstance(job.data, TableData):
+        found = {}
+        for silo, own in job.silos.items():
+            if not isinstance(own.clients, dict | list):
+                raise JobError(f'silos.{silo}.clients: name them: clients = ["north", "south"]')
+            found[silo] = tuple(sorted(own.clients))
+        return found
+    rosters = load_data(job).federation.rosters
+    return {silo: tuple(sorted(roster.clients)) for silo, roster in rosters.items()}
+
+
+def run_hub(
+    job: Job,
+    silo: str,
+    site: HubSite,
+    *,
+    insecure: bool = False,
+    observer: Observer | None = None,
+    told: Told = print,
+    watch: Callable[[Hub], None] = lambda hub: None,  # noqa: ARG005
+) -> None:
+    """Run a silo's hub to the end of the training, or go on with it.
+
+    Args:
+        job: What to train, as all sites share it.
+        silo: Whose hub this is.
+        site: Addresses, certificates, directories.
+        insecure: Do without TLS, on this machine only.
+        observer: Is told of every round and evaluation.
+        told: Takes lines for the log.
+        watch: Is given the hub, to look at it while it runs.
+
+    Raises:
+        TdcdError: it cannot be started, or had to stop; the message says why.
+        KeyboardInterrupt: passed on, after a checkpoint was written.
+    """
+    job = _at(job, site.data)
+    names = silos_of(job)
+    _known(silo, names)
+    shared, own = SharedJob.of(job), Identity(silo)
+    trust = _trust(site, own, insecure=insecure)
+    others = [name for name in names if name != silo]
+    _check_peers(site, others, insecure=insecure)
+    directory = Path(site.run or f"runs/{job.name}-{silo}")
+    deadline = job.deployment.hub_deadline
+
+    with event_loop() as run:
+
+        async def started() -> tuple[Hub, Server]:
+            peers = {}
+            for name in others:
+                address = site.peers[name]
+                stub = tdcd_pb2_grpc.HubStub(trust.channel(address, name))
+                peers[name] = Peer(name, address, stub, partial(trust.explain, address, name))
+            links = Peers(silo, shared, peers, deadline, told)
+
+            async def welcome(link: Link) -> None:
+                await hub.welcome(link)
+
+            clients = Clients(silo, names[silo], shared.fingerprint, job.deployment.client_deadline, told, welcome)
+            hub = Hub(job, silo, directory, clients, links, told)
+            server = Server(silo, shared, trust, clients, links, hub.status, told)
+            await server.start(site.listen)
+            return hub, server
+
+        hub, server = run(started())
+        told(f"the hub of silo '{silo}' answers on {site.listen}")
+        watch(hub)
+        status = "stopped"
+        try:
+            run(hub.prepare())
+            _train(job, hub, HubParty(hub, run), directory, observer or Observer())
+            status = "finished"
+        except TdcdError as error:
+            hub.last_error = str(error)
+            raise
+        finally:
+            run(hub.farewell(status))
+            run(server.stop())
+
+
+def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
+    """Run the loop over rounds for one hub."""
+    assert hub.model and hub.plan  # noqa: S101, PT018
+    networks = {hub.silo: hub.model.network}
+    first = starting_blocks(networks, None)
+    loop = Loop(party, job.training, networks, observer, first)
+    with ExitStack() as stack:
+        loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
+        loop.inputs = _inputs(hub, first)
+        loop.begin(_description(job, hub))
+        loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
+        loop.run()
+
+
+def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
+    assert hub.model and hub.plan  # noqa: S101, PT018
+    told = repr(hub.model.network.module)
+    return {
+        "common IDs": hub.plan.fingerprint,
+        "networks": hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
+        "first weights": fingerprint(first[hub.silo]),
+    }
+
+
+def _description(job: Job, hub: Hub) -> dict[str, Any]:
+    """Describe who takes part, for federation.json: as far as this hub knows."""
+    assert hub.model and hub.plan  # noqa: S101, PT018
+    counts, block = hub.plan.counts, hub.model.network.initial()
+    return {
+        "samples": counts[Part.TRAIN],
+        "validation_samples": counts.get(Part.VALIDATION, 0),
+        "test_samples": counts.get(Part.TEST, 0),
+        "loss": job.training.loss,
+        "classes": list(hub.plan.classes),
+        "notes": [f"{name} has no row of a common ID and takes no part" for name in hub.plan.idle],
+        "embedding": hub.model.width,
+        "embedding_bytes": hub.model.width * job.training.dtype.itemsize,
+        "peers": sorted(hub.peers.peers),
+        "silos": [
+            {
+                "name": hub.silo,
+                "row_shape": list(hub.model.shape),
+                "network": job.model_of(hub.silo).told(),
+                "parameters": sum(p.numel() for p in hub.model.network.module.parameters()),
+                "block_bytes": sum(tensor.nbytes for tensor in block.values()),
+                "compute": "at its clients' sites",
+                "columns": [
+                    {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
+                    for column in (hub.preparation.columns if hub.preparation else ())
+                ],
+                "clients": [
+                    {"name": name, "rows": rows}
+                    for name, rows in sorted(zip(hub.plan.roster.clients, hub.plan.roster.counts(), strict=True))
+                ],
+            }
+        ],
+    }
+
+
+def run_client(
+    job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, told: Told = print
+) -> str:
+    """Run a client until its hub says that the training is over; return how it ended.
+
+    Raises:
+        TdcdError: it cannot be started, is refused, or does not reach its hub.
+    """
+    job = _at(job, None)
+    names = silos_of(job) if isinstance(job.data, TableData) else {}
+    if names:
+        _known(silo, names)
+        if client not in names[silo]:
+            raise JobError(f"silo '{silo}' has no client '{client}'{nearest(client, names[silo])}")
+    identity = Identity(silo, client)
+    trust = _trust(site, identity, insecure=insecure)
+    if insecure:
+        check_loopback(site.hub)
+    site = site.model_copy(update={"workers": site.workers or cores()})
+    party = Party(job, identity, site, told)
+    process = ClientProcess(party, SharedJob.of(job), trust, told, job.deployment.hub_deadline)
+    with event_loop() as run:
+        return run(process.run())
+
+
+def _at(job: Job, directory: str | None) -> Job:
+    """Return the job with a published data set where this site has it."""
+    if directory is None or isinstance(job.data, TableData):
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"directory": directory})})
+
+
+def _known(silo: str, names: dict[str, tuple[str, ...]]) -> None:
+    if silo not in names:
+        raise JobError(f"the job has no silo '{silo}'{nearest(silo, names)}")
+
+
+def _trust(site: HubSite | ClientSite, own: Identity, *, insecure: bool) -> Trust | Open:
+    if insecure:
+        return Open(own)
+    if site.tls is None:
+        raise DeploymentError(
+            f"{own}: its site file names no certificates ([tls] ca, certificate, key); make them with: tdcd certs. To "
+            "try it on one machine without, say --insecure"
+        )
+    return Trust.of(site.tls, own)
+
+
+def _check_peers(site: HubSite, others: list[str], *, insecure: bool) -> None:
+    for what, known in (("peers", site.peers), ("tls.peers", site.tls.peers if site.tls else {})):
+        if what == "tls.peers" and insecure:
+            continue
+        missing = sorted(set(others) - set(known))
+        if missing:
+            raise DeploymentError(f"site file: {what}: nothing is said of silo {listed(missing)}")
+        for name in known:
+            if name not in others:
+                raise DeploymentError(f"site file: {what}: '{name}' is no other silo of the job{nearest(name, others)}")
+    if insecure:
+        for address in (site.listen, *site.peers.values()):
+            check_loopback(address)

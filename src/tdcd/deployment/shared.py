@@ -1,0 +1,73 @@
+"""The job as all sites share it: without what is a site's own business, such as paths and threads."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tdcd import __version__
+from tdcd.deployment.messages import PROTOCOL
+from tdcd.deployment.wire.tdcd_pb2 import Hello
+from tdcd.errors import DeploymentError, JobError
+from tdcd.experiments.job import Job
+from tdcd.training.directory import differences
+
+_OWN = ("engine", "compute", "workers", "device", "baselines", "name")
+"""What every site decides by itself."""
+
+
+@dataclass(frozen=True)
+class SharedJob:
+    """What all sites must agree on."""
+
+    text: str
+    """As JSON."""
+
+    @classmethod
+    def of(cls, job: Job) -> "SharedJob":
+        """Leave out what is a site's own business."""
+        table = job.as_table()
+        for key in _OWN:
+            table.pop(key, None)
+        for key in ("directory", "alignment"):
+            table["data"].pop(key, None)
+        for name, silo in table.get("silos", {}).items():
+            if "file" in silo:
+                raise JobError(
+                    f"silos.{name}.file: its rows are dealt to simulated clients; at real sites every client has its "
+                    'own file: clients = ["north", "south"]'
+                )
+            if isinstance(silo.get("clients"), Mapping | list):
+                silo["clients"] = sorted(silo["clients"])
+        return cls(json.dumps(table, sort_keys=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest."""
+        return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The settings."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+    def check(self, hello: Hello, who: str) -> None:
+        """Check that somebody else speaks the same protocol and has the same job.
+
+        Raises:
+            DeploymentError: not so; the message tells the difference.
+        """
+        if hello.protocol != PROTOCOL:
+            raise DeploymentError(
+                f"{who} runs tdcd {hello.version[:20]} (protocol {hello.protocol}), "
+                f"this site tdcd {__version__} (protocol {PROTOCOL}); install the same version"
+            )
+        if hello.job == self.text:
+            return
+        try:
+            told = differences(json.loads(hello.job), self.table)
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise DeploymentError(f"{who} has no job that can be read") from error
+        raise DeploymentError(f"{who} has another job. There and here it differs in:\n  " + "\n  ".join(told))

@@ -1,0 +1,107 @@
+"""What a hub knows of its silo's data: who holds which sample, and the labels. No features ever come here."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.core.topology import Roster
+from tdcd.data.alignment import Alignment, Keys, gathered, owners
+from tdcd.data.arrays import Array
+from tdcd.data.federation import roster_of
+from tdcd.data.labels import coded
+from tdcd.data.splits import Part
+from tdcd.experiments.data import JobData
+from tdcd.experiments.job import Job
+from tdcd.experiments.tables import LABEL, parts_of_ids
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one client holds: the numbers of its samples in every part, ascending."""
+
+    numbers: Mapping[Part, Array]
+
+
+@dataclass(frozen=True)
+class SiloPlan:
+    """A silo's part of the federation, as its hub knows it."""
+
+    counts: Mapping[Part, int]
+    """Samples of every part, in the whole federation."""
+    roster: Roster
+    """Who holds which training sample of this silo."""
+    holdings: Mapping[str, Holding]
+    """By client."""
+    labels: Mapping[Part, Tensor]
+    classes: tuple[str, ...]
+    parts: Array
+    """The part of every common ID, in their order."""
+    fingerprint: str
+    """A digest of the common IDs, and of what was handed over with them."""
+    idle: tuple[str, ...] = ()
+    """Clients without any sample."""
+
+    def owner(self, part: Part) -> dict[str, Tensor]:
+        """Return the numbers of a part's samples by client."""
+        held = {name: own.numbers[part] for name, own in self.holdings.items() if part in own.numbers}
+        return {name: torch.from_numpy(numbers) for name, numbers in held.items()}
+
+
+def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:
+    """Find out who holds what from the IDs that the clients told."""
+    parts = parts_of_ids(job, alignment, where)
+    if LABEL in alignment.handed:
+        texts = alignment.handed[LABEL]
+    else:
+        texts = gathered(alignment, keys, job.silos[silo].label or "")
+    labels, classes = coded(texts, job.training.loss, job.labels.positive)
+    names = [key.table.client for key in keys]
+    return _plan(owners(alignment, keys), names, parts, labels, classes, alignment.fingerprint)
+
+
+def plan_from_set(silo: str, data: JobData) -> SiloPlan:
+    """Find out who holds what of a data set that every site has; held-out samples are dealt in turn."""
+    federation = data.federation
+    roster = federation.rosters[silo]
+    names = list(roster.clients)
+    owner, parts, labels = [roster.owner.numpy()], [np.full(len(federation), Part.TRAIN)], [federation.samples.labels]
+    for part, samples in data.held_out.items():
+        owner.append(np.arange(len(samples)) % len(names))
+        parts.append(np.full(len(samples), part))
+        labels.append(samples.labels)
+    digest = hashlib.blake2b(digest_size=16)
+    for part in sorted(data.ids):
+        digest.update(repr(data.ids[part].tolist()).encode())
+    return _plan(
+        np.concatenate(owner),
+        names,
+        np.concatenate(parts),
+        torch.cat(labels).numpy(),
+        federation.classes,
+        digest.hexdigest(),
+    )
+
+
+def _plan(
+    owner: Array, names: list[str], parts: Array, labels: Array, classes: tuple[str, ...], fingerprint: str
+) -> SiloPlan:
+    """Sort samples by part: a sample's number is its place among those of its part."""
+    present = [part for part in Part if (parts == part).any()]
+    holdings = {
+        name: Holding({part: np.flatnonzero(owner[parts == part] == number) for part in present})
+        for number, name in enumerate(names)
+    }
+    return SiloPlan(
+        counts={part: int((parts == part).sum()) for part in present},
+        roster=roster_of(owner[parts == Part.TRAIN], names),
+        holdings=holdings,
+        labels={part: torch.from_numpy(labels[parts == part]) for part in present},
+        classes=classes,
+        parts=parts.astype(np.int8),
+        fingerprint=fingerprint,
+        idle=tuple(n for n, held in holdings.items() if not any(len(numbers) for numbers in held.numbers.values())),
+    )

@@ -1,0 +1,192 @@
+"""Mutual TLS: what gRPC needs of a site's certificates, and what went wrong when a handshake failed."""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+from cryptography import x509
+
+from tdcd.deployment.identity import Identity, Pair, check_own, host_name, judged, read_certificate
+from tdcd.deployment.site import ClientTLS, HubTLS
+from tdcd.errors import DeploymentError
+
+OPTIONS = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+)
+"""Of every connection: a peer that no longer answers is noticed, no frame is larger than 4 MB."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """A site's certificates, checked."""
+
+    own: Identity
+    pair: Pair
+    authorities: Mapping[str, Path]
+    """The CA of every silo that this site talks to."""
+
+    @classmethod
+    def of(cls, tls: ClientTLS, own: Identity) -> "Trust":
+        """Check a site's certificates before anybody sees them.
+
+        Raises:
+            DeploymentError: one is missing, damaged, expired, or not this site's.
+        """
+        pair = Pair(Path(tls.certificate), Path(tls.key))
+        authorities = {own.silo: Path(tls.ca)}
+        if isinstance(tls, HubTLS):
+            authorities |= {silo: Path(file) for silo, file in tls.peers.items()}
+        check_own(pair, authorities[own.silo], own)
+        for authority in authorities.values():
+            read_certificate(authority)
+        return cls(own, pair, authorities)
+
+    def server(self) -> grpc.ServerCredentials:
+        """Return what a hub answers with: everybody must show a certificate of a CA it knows.
+
+        Certificates are read anew when their files change, so that they can be renewed while the hub runs.
+        """
+        known: dict[str, Any] = {"stamp": None, "configuration": None}
+
+        def configuration() -> Any:
+            files = [self.pair.certificate, self.pair.key, *self.authorities.values()]
+            try:
+                stamp = tuple(file.stat().st_mtime_ns for file in files)
+                if stamp != known["stamp"]:
+                    roots = b"".join(file.read_bytes() for file in self.authorities.values())
+                    pair = (self.pair.key.read_bytes(), self.pair.certificate.read_bytes())
+                    known["configuration"] = grpc.ssl_server_certificate_configuration([pair], roots)
+                    known["stamp"] = stamp
+            except OSError:
+                pass  # a file is just being replaced: go on with what there was
+            return known["configuration"]
+
+        return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+
+    def channel(self, address: str, silo: str) -> grpc.aio.Channel:
+        """Dial the hub of a silo; it must show a certificate with its name, of that silo's CA."""
+        credentials = grpc.ssl_channel_credentials(
+            self.authorities[silo].read_bytes(), self.pair.key.read_bytes(), self.pair.certificate.read_bytes()
+        )
+        options = (*OPTIONS, ("grpc.ssl_target_name_override", host_name(silo)))
+        return grpc.aio.secure_channel(address, credentials, options)
+
+    def judge(self, context: grpc.ServicerContext) -> Identity:
+        """Say who is calling.
+
+        Raises:
+            DeploymentError: nobody who may.
+        """
+        shown = cast(Mapping[str, list[bytes]], context.auth_context()).get("x509_pem_cert")
+        if not shown:
+            raise DeploymentError("no certificate was shown")
+        certificate = x509.load_pem_x509_certificate(shown[0])
+        return judged(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
+
+    async def explain(self, address: str, silo: str) -> str:
+        """Find out why a hub cannot be reached: dial it once more, and look at every step."""
+        return await asyncio.to_thread(self._explained, address, silo)
+
+    def _explained(self, address: str, silo: str) -> str:
+        try:
+            check_own(self.pair, self.authorities[self.own.silo], self.own)
+        except DeploymentError as error:
+            return str(error)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(self.authorities[silo])
+        context.load_cert_chain(self.pair.certificate, self.pair.key)
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain:
+                try:
+                    with context.wrap_socket(plain, server_hostname=host_name(silo)) as line:
+                        line.settimeout(2)
+                        line.recv(1)  # in TLS 1.3 a server refuses a certificate after the handshake
+                except TimeoutError:
+                    return "it can be reached, and certificates are in order"
+        except ssl.SSLCertVerificationError as error:
+            return f"its certificate is refused here: {_verdict(error.verify_message)}"
+        except ssl.SSLError as error:
+            return f"{_alert(error)}"
+        except TimeoutError:
+            return "it does not answer at that address; is it started, and does a firewall let it through?"
+        except OSError as error:
+            return f"it cannot be reached ({error.strerror or error}); is it started, and is the address right?"
+        return "it can be reached, and certificates are in order"
+
+
+@dataclass(frozen=True)
+class Open:
+    """No certificates: everybody is believed. For one machine only."""
+
+    own: Identity
+
+    def channel(self, address: str, silo: str) -> grpc.aio.Channel:  # noqa: ARG002
+        """Dial the hub of a silo."""
+        return grpc.aio.insecure_channel(address, OPTIONS)
+
+    async def explain(self, address: str, silo: str) -> str:  # noqa: ARG002
+        """Say why a hub cannot be reached."""
+        return "is it started, and is the address right?"
+
+
+_ALERTS = {
+    "certificate_expired": "it refuses this site's certificate: it has expired",
+    "unknown_ca": "it refuses this site's certificate: it does not know the CA that signed it",
+    "certificate_required": "it wants a certificate, and none was shown",
+    "wrong_version_number": "it does not speak TLS; was it started with --insecure?",
+}
+
+
+def _alert(error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).lower()
+    return next((told for word, told in _ALERTS.items() if word in reason), f"TLS fails: {error.reason or error}")
+
+
+def _verdict(message: str) -> str:
+    if "expired" in message:
+        return "it has expired"
+    if "mismatch" in message.lower():
+        return f"it has another name ({message})"
+    if "issuer" in message or "self-signed" in message or "self signed" in message:
+        return "another CA than that of its silo has signed it"
+    return message
+
+
+_HANDSHAKE = re.compile(r"Handshake failed with error SSL_ERROR_SSL: (?P<why>.*)")
+
+
+def refusal(line: str) -> str | None:
+    """Turn what gRPC prints about a failed handshake into a sentence; None if the line is about something else."""
+    found = _HANDSHAKE.search(line)
+    if not found:
+        return None
+    why = found["why"]
+    for word, told in {
+        "certificate has expired": "its certificate has expired",
+        "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
+        "local issuer": "its certificate is signed by a CA that this site does not know",
+        "self signed": "its certificate is signed by a CA that this site does not know",
+        "self-signed": "its certificate is signed by a CA that this site does not know",
+        "not yet valid": "its certificate is not valid yet; is a clock wrong?",
+        "WRONG_VERSION_NUMBER": "it does not speak TLS",
+        "HTTP_REQUEST": "it does not speak TLS",
+    }.items():
+        if word in why:
+            return f"refused a connection: {told}"
+    return f"refused a connection: {why}"
