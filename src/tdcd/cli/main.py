@@ -10,7 +10,23 @@ from typing import Annotated
 import typer
 
 from tdcd import __version__
-from tdcd.cli import align, check, compare, data, init, predict, report, reproduce, sweep, train
+from tdcd.cli import (
+    align,
+    certs,
+    check,
+    client,
+    compare,
+    data,
+    deploy,
+    hub,
+    init,
+    predict,
+    report,
+    reproduce,
+    status,
+    sweep,
+    train,
+)
 from tdcd.errors import TdcdError
 
 app = typer.Typer(
@@ -47,6 +63,11 @@ app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)
+app.command("certs", epilog=certs.EXAMPLES)(certs.command)
+app.command("hub", epilog=hub.EXAMPLES)(hub.command)
+app.command("client", epilog=client.EXAMPLES)(client.command)
+app.command("deploy", epilog=deploy.EXAMPLES)(deploy.command)
+app.command("status", epilog=status.EXAMPLES)(status.command)
 app.add_typer(data.app, name="data")
 
 

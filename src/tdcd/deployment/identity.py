@@ -48,6 +48,17 @@ class Identity:
         return f"client-{quote(self.client, safe=' ')}" if self.client else "hub"
 
     @classmethod
+    def all_in(cls, certificate: x509.Certificate) -> Iterator["Identity"]:
+        """Yield the names that a certificate has; whether they are to be believed is another question."""
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (x509.ExtensionNotFound, ValueError):
+            return
+        for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
+            if identity := cls.from_uri(uri):
+                yield identity
+
+    @classmethod
     def from_uri(cls, uri: str) -> "Identity | None":
         """Read a name; None if it is none of tdcd's."""
         scheme, _, rest = uri.partition("://")
@@ -156,7 +167,7 @@ def judged(certificate: x509.Certificate, authorities: Mapping[str, x509.Certifi
         DeploymentError: it has expired, names nobody, or was not signed by the CA of the silo that it names.
     """
     _check_time(certificate, "the certificate")
-    identity = next(_identities(certificate), None)
+    identity = next(Identity.all_in(certificate), None)
     if identity is None:
         raise DeploymentError("the certificate names no hub or client of tdcd; make it with: tdcd certs")
     authority = authorities.get(identity.silo)
@@ -179,16 +190,6 @@ def expires(certificate: x509.Certificate) -> str:
     end = certificate.not_valid_after_utc
     left = end - datetime.now(UTC)
     return "" if left > SOON else f"expires on {end:%Y-%m-%d}, in {left.days} days; renew it: tdcd certs --renew"
-
-
-def _identities(certificate: x509.Certificate) -> Iterator[Identity]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return
-    for uri in names.get_values_for_type(x509.UniformResourceIdentifier):
-        if identity := Identity.from_uri(uri):
-            yield identity
 
 
 def _check_time(certificate: x509.Certificate, what: str) -> None:

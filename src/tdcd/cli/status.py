@@ -1,0 +1,110 @@
+"""``tdcd status``: how a hub is doing."""
+
+import json as json_
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcd.cli.hub import Insecure
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tdcd.deployment.wire.tdcd_pb2 import StatusReply
+
+EXAMPLES = """Examples:
+
+tdcd status hub.toml  [dim]# with the hub's own site file and certificate[/dim]
+
+tdcd status client.toml  [dim]# from a client's site[/dim]
+
+tdcd status hub.toml --watch 5
+"""
+
+
+def command(
+    site: Annotated[Path, typer.Argument(help="The site file of the hub, or of one of its clients.")],
+    watch: Annotated[float | None, typer.Option("--watch", min=0.2, help="Show it anew every so many seconds.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    insecure: Insecure = False,
+) -> None:
+    """Ask a hub for its round, clients, speed, traffic and last error."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from tdcd.deployment.status import ask
+
+    reply = ask(site, insecure=insecure)
+    if json:
+        typer.echo(json_.dumps(_facts(reply)))
+        return
+    console = Console()
+    if watch is None:
+        console.print(_shown(reply))
+        return
+    with Live(_shown(reply), console=console) as live:
+        try:
+            while True:
+                time.sleep(watch)
+                live.update(_shown(ask(site, insecure=insecure)))
+        except KeyboardInterrupt:
+            return
+
+
+def _facts(reply: "StatusReply") -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict
+
+    facts: dict[str, Any] = MessageToDict(
+        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    facts["evaluation"] = json_.loads(reply.evaluation) if reply.evaluation else None
+    return {name: int(value) if name in _NUMBERS else value for name, value in facts.items()}
+
+
+_NUMBERS = ("round", "rounds", "bytes_sent", "bytes_received")
+
+
+def _shown(reply: "StatusReply") -> "RenderableType":
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    head = Table.grid(padding=(0, 2))
+    speed = f"{reply.rounds_per_second:.2f} a second" if reply.rounds_per_second else ""
+    for name, value in (
+        ("hub", f"{reply.silo} · job {reply.job} · tdcd {reply.version}"),
+        ("stage", reply.stage),
+        ("round", f"{reply.round:,} of {reply.rounds:,}  {speed}"),
+        ("sent, received", f"{reply.bytes_sent / 1e6:,.1f} MB, {reply.bytes_received / 1e6:,.1f} MB"),
+        ("evaluation", _told(reply.evaluation)),
+        ("last error", reply.last_error or "none"),
+    ):
+        head.add_row(f"[bold]{name}[/bold]", escape(value))
+    clients = Table(title="clients", title_justify="left")
+    for column in ("client", "there", "training rows", "left out", "heard"):
+        clients.add_column(column, justify="left" if column in ("client", "there") else "right")
+    for client in reply.clients:
+        heard = f"{client.seconds_since_seen:.0f} s ago" if client.seconds_since_seen >= 0 else "–"
+        there = "yes" if client.present else "no"
+        clients.add_row(escape(client.name), there, f"{client.rows:,}", str(client.left_out), heard)
+    peers = Table(title="other hubs", title_justify="left")
+    for column in ("silo", "address", "answers"):
+        peers.add_column(column)
+    for peer in reply.peers:
+        peers.add_row(escape(peer.silo), escape(peer.address), "yes" if peer.present else "no")
+    return Group(head, clients, peers)
+
+
+def _told(evaluation: str) -> str:
+    if not evaluation:
+        return "none yet"
+    found = json_.loads(evaluation)
+    parts = [
+        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in measures.items())}"
+        for part, measures in found.items()
+        if isinstance(measures, dict)
+    ]
+    return f"after round {found.get('round')}: {'; '.join(parts)}"

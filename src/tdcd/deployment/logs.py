@@ -1,0 +1,84 @@
+"""What an operator reads: a line for everything that happens, for people or as JSON."""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+from tdcd.deployment.tls import refusal
+
+Style = Literal["human", "json"]
+
+
+class _Human(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        mark = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
+        return f"{clock} {record.name} · {mark}{record.getMessage()}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "site": record.name,
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        return json.dumps(told, ensure_ascii=False)
+
+
+@contextmanager
+def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
+    """Write a site's log to standard error, and catch what gRPC prints there.
+
+    gRPC tells of connections that it refused in the handshake nowhere else: such a line becomes one of the log,
+    others pass as they are.
+    """
+    logger = logging.getLogger(site)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    with _overheard(logger) as stream:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(_Json() if style == "json" else _Human())
+        logger.addHandler(handler)
+        try:
+            yield logger
+        finally:
+            logger.removeHandler(handler)
+
+
+@contextmanager
+def _overheard(logger: logging.Logger) -> Iterator[TextIO]:
+    """Read what native code writes to standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+    before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1, encoding="utf-8", errors="replace")
+
+    def listen() -> None:
+        with os.fdopen(read, "rb") as lines:
+            for line in lines:
+                told = refusal(line.decode(errors="replace"))
+                if told:
+                    logger.warning(told)
+                elif not line.startswith((b"I0", b"I1", b"WARNING: All log")):  # what gRPC says to its developers
+                    os.write(kept, line)
+
+    thread = threading.Thread(target=listen, name="stderr", daemon=True)
+    thread.start()
+    try:
+        yield sys.stderr
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)  # closes the pipe's only end to write to, so the thread ends
+        thread.join(2)
+        sys.stderr = before
