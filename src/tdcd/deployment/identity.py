@@ -96,7 +96,7 @@ def make_authority(folder: Path, silo: str, days: int) -> Pair:
     return _written(Pair(folder / "ca.pem", folder / "ca.key"), builder.sign(key, hashes.SHA256()), key)
 
 
-def issue(authority: Pair, identity: Identity, folder: Path, days: int) -> Pair:
+def issue(authority: Pair, identity: Identity, folder: Path, days: float) -> Pair:
     """Make a key and a certificate for a hub or a client, signed by its silo's CA.
 
     Raises:
@@ -216,7 +216,9 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _begun(issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _begun(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Literal
 
 from tdcd.deployment.tls import refusal
 
@@ -36,7 +36,7 @@ class _Json(logging.Formatter):
 
 @contextmanager
 def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
-    """Write a site's log to standard error, and catch what gRPC prints there.
+    """Write a site's log to standard error, and catch what native code prints there.
 
     gRPC tells of connections that it refused in the handshake nowhere else: such a line becomes one of the log,
     others pass as they are.
@@ -44,41 +44,34 @@ def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
     logger = logging.getLogger(site)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    with _overheard(logger) as stream:
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(_Json() if style == "json" else _Human())
-        logger.addHandler(handler)
-        try:
-            yield logger
-        finally:
-            logger.removeHandler(handler)
-
-
-@contextmanager
-def _overheard(logger: logging.Logger) -> Iterator[TextIO]:
-    """Read what native code writes to standard error."""
     sys.stderr.flush()
     kept = os.dup(2)
     read, write = os.pipe()
     os.dup2(write, 2)
     os.close(write)
-    before, sys.stderr = sys.stderr, os.fdopen(os.dup(kept), "w", buffering=1, encoding="utf-8", errors="replace")
-
-    def listen() -> None:
-        with os.fdopen(read, "rb") as lines:
-            for line in lines:
-                told = refusal(line.decode(errors="replace"))
-                if told:
-                    logger.warning(told)
-                elif not line.startswith((b"I0", b"I1", b"WARNING: All log")):  # what gRPC says to its developers
-                    os.write(kept, line)
-
-    thread = threading.Thread(target=listen, name="stderr", daemon=True)
+    stream = os.fdopen(os.dup(kept), "w", buffering=1, encoding="utf-8", errors="replace")
+    before, sys.stderr = sys.stderr, stream
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Json() if style == "json" else _Human())
+    logger.addHandler(handler)
+    thread = threading.Thread(target=_listen, args=(read, kept, logger), name="stderr", daemon=True)
     thread.start()
     try:
-        yield sys.stderr
+        yield logger
     finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)  # closes the pipe's only end to write to, so the thread ends
-        thread.join(2)
         sys.stderr = before
+        os.dup2(kept, 2)  # closes the pipe's last end to write to: the thread reads to the end
+        thread.join(2)
+        logger.removeHandler(handler)
+        stream.close()
+        os.close(kept)
+
+
+def _listen(read: int, kept: int, logger: logging.Logger) -> None:
+    with os.fdopen(read, "rb") as lines:
+        for line in lines:
+            told = refusal(line.decode(errors="replace"))
+            if told:
+                logger.warning(told)
+            elif not line.startswith((b"I0", b"I1")):  # what gRPC says to its developers
+                os.write(kept, line)

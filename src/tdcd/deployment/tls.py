@@ -163,6 +163,8 @@ def _verdict(message: str) -> str:
         return "it has expired"
     if "mismatch" in message.lower():
         return f"it has another name ({message})"
+    if "purpose" in message:
+        return "it is a client's certificate, and a hub's is wanted"
     if "issuer" in message or "self-signed" in message or "self signed" in message:
         return "another CA than that of its silo has signed it"
     return message
@@ -183,6 +185,7 @@ def refusal(line: str) -> str | None:
         "local issuer": "its certificate is signed by a CA that this site does not know",
         "self signed": "its certificate is signed by a CA that this site does not know",
         "self-signed": "its certificate is signed by a CA that this site does not know",
+        "certificate purpose": "its certificate is not for what it is used for",
         "not yet valid": "its certificate is not valid yet; is a clock wrong?",
         "WRONG_VERSION_NUMBER": "it does not speak TLS",
         "HTTP_REQUEST": "it does not speak TLS",

@@ -1,0 +1,223 @@
+"""What hubs and clients compute together is what a simulation computes, whoever is lost on the way."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from deployment.memory import Federation
+from tdcd.core.network import Blocks
+from tdcd.core.oracle import oracle_round
+from tdcd.core.round import Round
+from tdcd.data.splits import Part
+from tdcd.deployment.hub import Hub
+from tdcd.deployment.identity import Identity
+from tdcd.deployment.messages import Message
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job, parse_job
+from tdcd.training.setup import Setup, prepare, starting_blocks
+
+ROUNDS = 4
+
+
+def job(silos: int = 2, clients: int = 3, **training: Any) -> Job:
+    table = {
+        "data": {
+            "source": "breast-cancer",
+            "features": {"kind": "contiguous", "silos": silos},
+            "clients": clients,
+            "validation_fraction": 0.1,
+        },
+        "model": {"kind": "mlp", "hidden": [6]},
+        "training": {
+            "loss": "binary-cross-entropy",
+            "rounds": ROUNDS,
+            "local_steps": 3,
+            "batch_size": 24,
+            "rate": 0.1,
+            "precision": "float64",
+            **training,
+        },
+        "deployment": {"client_deadline": 0.3, "hub_deadline": 20},
+    }
+    return parse_job(table, "job")
+
+
+def set_up(job: Job) -> Setup:
+    data = load_data(job)
+    models = {silo: job.model_of(silo) for silo in data.federation.silos}
+    held = data.held_out
+    return prepare(
+        data.federation, models, job.training, held.get(Part.VALIDATION), held.get(Part.TEST), torch.device("cpu")
+    )
+
+
+def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
+    """Run the oracle on the mini-batches that were left."""
+    setup = set_up(job)
+    blocks = starting_blocks(setup.networks, None)
+    for number, batch in sorted(batches.items()):
+        if len(batch):
+            blocks = oracle_round(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
+    return blocks
+
+
+class Watched:
+    """Notes the mini-batch of every hub's last attempt at every round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: dict[str, dict[int, Tensor]] = {}
+        attempt = Hub._attempt
+
+        async def watched(hub: Hub, block: Any, zeta: Tensor, lost: Any, stamp: Any) -> Any:
+            self.batches.setdefault(hub.silo, {})[stamp.round] = zeta
+            return await attempt(hub, block, zeta, lost, stamp)
+
+        monkeypatch.setattr(Hub, "_attempt", watched)
+
+    def agreed(self) -> dict[int, Tensor]:
+        first, *others = self.batches.values()
+        for other in others:
+            assert {number: batch.tolist() for number, batch in other.items()} == {
+                number: batch.tolist() for number, batch in first.items()
+            }
+        return first
+
+
+def same(one: Blocks, two: Blocks, tolerance: float = 1e-9) -> None:
+    assert set(one) == set(two)
+    for silo, block in one.items():
+        for name, tensor in block.items():
+            assert torch.allclose(tensor, two[silo][name], rtol=0, atol=tolerance), (silo, name)
+
+
+def deployed(federation: Federation) -> Blocks:
+    async def run() -> Blocks:
+        await federation.start()
+        try:
+            return await federation.rounds(ROUNDS)
+        finally:
+            await federation.stop()
+
+    return asyncio.run(run())
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["uniform", "samples"]), st.integers(1, 40))
+def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str, batch: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        watched = Watched(monkeypatch)
+        wanted = job(silos, clients, averaging=averaging, batch_size=batch)
+        found = deployed(Federation(wanted, Path("unused")))
+        batches = watched.agreed()
+        assert all(len(zeta) == batch for zeta in batches.values())
+        same(found, simulated(wanted, batches))
+
+
+@pytest.mark.parametrize("way", ["die", "hang"])
+@pytest.mark.parametrize("stage", ["embed", "descend"])
+def test_a_client_lost_in_any_stage(stage: str, way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its rows leave the mini-batch in all silos; everything else is as if they had never been in it."""
+    watched = Watched(monkeypatch)
+    lost = Identity("silo-2", "silo-2-1")
+
+    def fault(who: Identity, message: Message) -> str:
+        return way if (who, message.kind, message.stamp.round) == (lost, stage, 2) else ""
+
+    wanted = job()
+    federation = Federation(wanted, tmp_path, fault)
+    names = federation.names()
+    assert lost.client in names["silo-2"], names
+    found = deployed(federation)
+    batches = watched.agreed()
+    roster = load_data(wanted).federation.rosters["silo-2"]
+    held = np.flatnonzero(roster.owner.numpy() == roster.clients.index(lost.client or ""))
+    assert len(batches[1]) == 24
+    assert len(batches[2]) < 24
+    assert not np.isin(batches[2], held).any()
+    assert not np.isin(batches[3], held).any()
+    same(found, simulated(wanted, batches))
+    assert any("'silo-2-1' is left out" in line for line in federation.told)
+
+
+def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watched = Watched(monkeypatch)
+    lost = Identity("silo-1", "silo-1-2")
+    gone = False
+
+    def fault(who: Identity, message: Message) -> str:
+        nonlocal gone
+        if who == lost and message.kind == "descend" and message.stamp.round == 1 and not gone:
+            gone = True
+            return "die"
+        return ""
+
+    wanted = job()
+    federation = Federation(wanted, tmp_path, fault)
+
+    async def run() -> Blocks:
+        await federation.start()
+        hubs = federation.hubs
+        blocks: Blocks = {silo: hub.model.network.initial() for silo, hub in hubs.items() if hub.model}
+        for number in range(1, ROUNDS + 1):
+            if number == 3:
+                federation.add_client(lost)
+                await federation.until(lambda: "silo-1-2" in hubs["silo-1"].clients.present())
+            found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs.items()))
+            blocks = {silo: block for silo, (block, _) in zip(hubs, found, strict=True)}
+        await federation.stop()
+        return blocks
+
+    found = asyncio.run(run())
+    batches = watched.agreed()
+    assert [len(batches[number]) < 24 for number in (1, 2, 3, 4)] == [True, True, True, False]
+    same(found, simulated(wanted, batches))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
+    """Random clients die or hang in random stages of random rounds."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        watched = Watched(monkeypatch)
+        wanted = job(data.draw(st.integers(1, 3)), 3, averaging=data.draw(st.sampled_from(["uniform", "samples"])))
+        federation = Federation(wanted, Path("unused"))
+        everyone = [Identity(silo, name) for silo, names in federation.names().items() for name in names[1:]]
+        moments = st.tuples(st.sampled_from(everyone), st.sampled_from(["embed", "descend"]), st.integers(1, ROUNDS))
+        faults = data.draw(st.dictionaries(moments, st.sampled_from(["die", "hang"]), max_size=3))
+        federation.fault = lambda who, message: faults.get((who, message.kind, message.stamp.round), "")
+        found = deployed(federation)
+        same(found, simulated(wanted, watched.agreed()))
+
+
+def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
+    from tdcd.training.metrics import measure
+
+    wanted = job(3, 2)
+    federation = Federation(wanted, tmp_path)
+
+    async def run() -> dict[str, dict[Part, dict[str, float]]]:
+        await federation.start()
+        blocks = {silo: hub.model.network.initial() for silo, hub in federation.hubs.items() if hub.model}
+        found = await asyncio.gather(*(hub.measured(blocks[silo], 0) for silo, hub in federation.hubs.items()))
+        await federation.stop()
+        return dict(zip(federation.hubs, found, strict=True))
+
+    found = asyncio.run(run())
+    setup = set_up(wanted)
+    for part, samples in zip(Part, (setup.train, setup.validation, setup.test), strict=True):
+        assert samples is not None
+        scores = sum(
+            network(network.initial(), samples.features[silo], training=False)
+            for silo, network in setup.networks.items()
+        )
+        assert isinstance(scores, Tensor)
+        expected = measure(wanted.training.objective, scores.detach(), samples.labels)
+        for measures in found.values():
+            assert measures[part] == pytest.approx(expected, rel=1e-9)
