@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks, Network
 from tdcd.data.splits import Part
-from tdcd.errors import DivergedError, RunError, listed
+from tdcd.errors import DeploymentError, DivergedError, RunError, listed
 from tdcd.training.directory import BEST, Kept, RunDirectory
 from tdcd.training.result import Evaluation
 from tdcd.training.settings import Settings
@@ -117,7 +117,7 @@ class Loop:
                     break
                 except RewoundError:
                     self._rewind()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, DeploymentError):
             self._save()
             self._finish("interrupted")
             raise
