@@ -164,8 +164,12 @@ class Federation:
         for silo, clients in names.items():
             for client in clients:
                 self.add_client(Identity(silo, client))
-        await asyncio.gather(*(hub.prepare() for hub in self.hubs.values()))
-        await asyncio.gather(*(hub.agreed([]) for hub in self.hubs.values()))
+
+        async def bring(hub: Hub) -> None:
+            await hub.prepare()
+            await hub.agreed([])
+
+        await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
 
     async def rounds(self, count: int) -> dict[str, Block]:
         """Train from the first weights."""

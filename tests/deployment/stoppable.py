@@ -13,7 +13,7 @@ from typing import Any
 
 from tdcd.cli.main import main
 from tdcd.deployment.client import Party
-from tdcd.deployment.clients import Clients
+from tdcd.deployment.clients import Clients, Question
 from tdcd.deployment.messages import Message
 from tdcd.deployment.peers import Peers
 from tdcd.training.directory import RunDirectory
@@ -50,8 +50,8 @@ def patch() -> None:
         stop_at(question.kind)
         return answer(party, question)
 
-    async def stopping_ask(clients: Clients, questions: Mapping[str, tuple[Message, int]]) -> Any:
-        kinds = {message.kind for message, _ in questions.values()}
+    async def stopping_ask(clients: Clients, questions: Mapping[str, Question]) -> Any:
+        kinds = {question.message.kind for question in questions.values()}
         for kind in kinds:
             await astop_at(f"ask {kind}")
         return await ask(clients, questions)

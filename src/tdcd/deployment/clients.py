@@ -19,6 +19,17 @@ class GoneError(Exception):
     """A client's stream has ended."""
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a hub asks a client in a round."""
+
+    message: Message
+    most: int
+    """Bytes of tensors that the answer may have."""
+    check: Callable[[Message], None]
+    """Raises RefusedError if an answer is none."""
+
+
 @dataclass
 class Link:
     """One client's stream."""
@@ -216,42 +227,42 @@ class Clients:
         except DeploymentError:
             await self.enough(count, seconds)
 
-    async def ask(self, questions: Mapping[str, tuple[Message, int]]) -> tuple[dict[str, Message], set[str]]:
-        """Ask several clients at once; return the answers, and who has not answered in time.
-
-        Args:
-            questions: What to ask each client, and how many bytes its answer may have.
+    async def ask(self, questions: Mapping[str, Question]) -> tuple[dict[str, Message], set[str]]:
+        """Ask several clients at once; return the answers, and who is left out because it gave none.
 
         Raises:
-            RefusedError: a client says that it cannot do what it was asked.
+            DeploymentError: nobody could do what was asked.
         """
         tasks = {
-            name: asyncio.ensure_future(self.links[name].ask(message, most))
-            for name, (message, most) in questions.items()
+            name: asyncio.ensure_future(self.links[name].ask(question.message, question.most))
+            for name, question in questions.items()
             if name in self.present()
         }
         if tasks:
             await asyncio.wait(tasks.values(), timeout=self.deadline)
         answers: dict[str, Message] = {}
+        failed: dict[str, str] = {}
         lost: dict[str, str] = {name: "it is not there" for name in questions if name not in tasks}
         for name, task in tasks.items():
             if not task.done():
                 task.cancel()
                 lost[name] = f"it has not answered for {self.deadline:g} seconds"
                 continue
-            error = task.exception()
-            if isinstance(error, GoneError):
-                lost[name] = "it has gone"
-            elif isinstance(error, RefusedError):
-                raise DeploymentError(f"silo '{self.silo}', client '{name}': {error}") from error
-            elif error is not None:
-                raise error
-            else:
+            try:
                 answers[name] = task.result()
+                questions[name].check(answers[name])
+            except GoneError:
+                lost[name] = "it has gone"
+            except RefusedError as error:
+                answers.pop(name, None)
+                failed[name] = lost[name] = str(error)
         for name, why in lost.items():
             self.left_out[name] = self.left_out.get(name, 0) + 1
             if name in tasks:
                 self.told(f"client '{name}' is left out: {why}")
+        if failed and len(failed) == len(questions):
+            name, why = next(iter(failed.items()))
+            raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")
         return answers, set(lost)
 
     @property

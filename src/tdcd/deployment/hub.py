@@ -35,7 +35,7 @@ from tdcd.data.splits import Part
 from tdcd.data.tables import ToldTable, feature_columns
 from tdcd.deployment.aligning import aligned, brought
 from tdcd.deployment.client import FACTS
-from tdcd.deployment.clients import Clients, Link, question
+from tdcd.deployment.clients import Clients, Link, Question, question
 from tdcd.deployment.messages import Message, RefusedError, Stamp, tensors_array
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
@@ -153,7 +153,10 @@ class Hub:
         self.told(f"{len(found.ids):,} IDs are in all silos")
 
     def _masking(self, done: int, total: int) -> None:
-        self.stage = f"aligning: {done:,} of {total:,} masked"
+        """Tell every tenth of the way."""
+        before, self.stage = self.stage, f"aligning: {10 * (10 * done // max(total, 1))} % of {total:,} points masked"
+        if self.stage != before:
+            self.told(self.stage)
 
     async def _all_keys(self) -> list[Keys]:
         await self._until(lambda: set(self._keys) >= set(self.clients.names), "tell their IDs")
@@ -336,20 +339,16 @@ class Hub:
         heavy, light = _nbytes(block), width * self.job.training.dtype.itemsize
 
         # Lines 8 to 15: the clients embed their rows.
-        held = {name: np.intersect1d(self._training(name), lost, assume_unique=True) for name in rows}
-        questions = {
-            name: (
-                Message(
-                    "embed", {}, weights | ({"without": torch.from_numpy(held[name])} if len(held[name]) else {}), stamp
-                ),
-                len(own) * light,
-            )
-            for name, own in rows.items()
-        }
-        answers, missing = await self.clients.ask(questions)
         phi = torch.zeros(len(zeta), width, dtype=self.job.training.dtype)
+        questions = {}
+        for name, own in rows.items():
+            without = np.intersect1d(self._training(name), lost, assume_unique=True)
+            tensors = weights | ({"without": torch.from_numpy(without)} if len(without) else {})
+            expected = {"phi": phi[own]}
+            questions[name] = Question(Message("embed", {}, tensors, stamp), len(own) * light, like(expected))
+        answers, missing = await self.clients.ask(questions)
         for name, answer in answers.items():
-            phi[rows[name]] = _checked(answer, "phi", (len(rows[name]), width), phi.dtype)
+            phi[rows[name]] = answer.tensors["phi"]
         traffic = Traffic(
             hub_to_client=heavy * len(answers), client_to_hub=light * sum(len(rows[name]) for name in answers)
         )
@@ -361,20 +360,21 @@ class Hub:
         everyone = [gone, *(message.tensors["lost"] for message in told.values())]
         if any(len(one) for one in everyone):
             return torch.cat(everyone).numpy(), traffic
-        shape = (len(zeta), width)
-        embeddings = {self.silo: phi} | {name: _checked(m, "phi", shape, phi.dtype) for name, m in told.items()}
+        for message in told.values():
+            like({"phi": phi})(message)
+        embeddings = {self.silo: phi} | {name: message.tensors["phi"] for name, message in told.items()}
         others = sum_of_others(embeddings, self.silo)
 
         # Lines 19 to 31: the clients take Q steps, the hub averages.
         questions = {
-            name: (Message("descend", {}, {"others": others[own]}, stamp), heavy + 64 * len(block))
+            name: Question(Message("descend", {}, {"others": others[own]}, stamp), heavy + 8 * len(block), like(block))
             for name, own in rows.items()
         }
         answers, missing = await self.clients.ask(questions)
         uniform = self.job.training.averaging == "uniform"
         mean = Mean(block)
         for name in sorted(answers):
-            mean.add(_block(answers[name], block), 1.0 if uniform else float(len(rows[name])))
+            mean.add(dict(answers[name].tensors), 1.0 if uniform else float(len(rows[name])))
         idle = len(roster.clients) - len(answers)
         if (uniform and idle) or not rows:
             mean.add(block, float(max(idle, 1)))
@@ -422,10 +422,10 @@ class Hub:
         stamp, dtype, width = Stamp("", 0, number), self.job.training.dtype, self.model.width
         holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.numbers.values()))}
         message = Message("score", {}, _packed(block), stamp)
-        questions = {
-            name: (message, sum(map(len, held.numbers.values())) * width * dtype.itemsize)
-            for name, held in holders.items()
-        }
+        questions = {}
+        for name, held in holders.items():
+            wanted = {p.word: torch.empty(len(n), width, dtype=dtype) for p, n in held.numbers.items() if len(n)}
+            questions[name] = Question(message, _nbytes(wanted) + 8 * len(wanted), like(wanted))
         answers, _ = await self.clients.ask(questions)
         tensors: dict[str, Tensor] = {}
         for part, count in self.plan.counts.items():
@@ -433,7 +433,7 @@ class Hub:
             for name, answer in answers.items():
                 numbers = torch.from_numpy(holders[name].numbers[part])
                 if len(numbers):
-                    phi[numbers] = _checked(answer, part.word, (len(numbers), width), dtype)
+                    phi[numbers] = answer.tensors[part.word]
                     there[numbers] = 1
             tensors |= {f"{part.word} phi": phi, f"{part.word} there": there}
         if self.judge != self.silo:
@@ -556,15 +556,16 @@ def _samples(zeta: Tensor, rows: Mapping[str, Tensor], names: set[str]) -> Tenso
     return torch.cat([torch.empty(0, dtype=torch.int64), *(zeta[rows[name]] for name in sorted(names))])
 
 
-def _checked(message: Message, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    tensor = message.tensors.get(name)
-    if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
-        raise RefusedError(f"'{message.kind}' comes without '{name}' of shape {shape}")
-    return tensor
+def like(expected: Block) -> Callable[[Message], None]:
+    """Return a check that a message has these tensors in this type and shape."""
 
+    def check(message: Message) -> None:
+        for name, tensor in expected.items():
+            found = message.tensors.get(name)
+            if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
+                raise RefusedError(f"'{message.kind}' comes without '{name}' of shape {tuple(tensor.shape)}")
 
-def _block(message: Message, like: Block) -> Block:
-    return {name: _checked(message, name, tuple(tensor.shape), tensor.dtype) for name, tensor in like.items()}
+    return check
 
 
 @contextmanager
