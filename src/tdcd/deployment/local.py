@@ -60,8 +60,16 @@ class LocalFederation:
     processes: dict[Identity, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @classmethod
-    def laid_out(cls, job: Job, folder: Path, *, insecure: bool = False, compute: str = "auto") -> "LocalFederation":
+    def laid_out(
+        cls, job: Job, folder: Path, *, insecure: bool = False, hosts: Mapping[str, str] | None = None
+    ) -> "LocalFederation":
         """Write the job, certificates and site files; what is there already is kept, so that a run can go on.
+
+        Args:
+            job: What to train.
+            folder: Where the files go.
+            insecure: Do without certificates.
+            hosts: Where each silo's hub answers; default: on 127.0.0.1.
 
         Raises:
             TdcdError: the job cannot be deployed, or the folder holds another one.
@@ -73,7 +81,8 @@ class LocalFederation:
         if shared.exists() and shared.read_text(encoding="utf-8") != text:
             raise DeploymentError(f"{folder} holds another deployment; choose another folder with --out, or remove it")
         write_atomically(shared, text)
-        ports = dict(zip(names, _free_ports(len(names)), strict=True))
+        ports = _free_ports(len(names))
+        hubs = {name: f"{(hosts or {}).get(name, '127.0.0.1')}:{port}" for name, port in zip(names, ports, strict=True)}
         sites, runs = {}, {}
         for silo, clients in names.items():
             place = folder / silo
@@ -84,10 +93,10 @@ class LocalFederation:
             for identity in (Identity(silo), *(Identity(silo, client) for client in clients)):
                 table: dict[str, Any]
                 if identity.client is None:
-                    others = {name: f"127.0.0.1:{port}" for name, port in ports.items() if name != silo}
-                    table = {"listen": f"127.0.0.1:{ports[silo]}", "peers": others, "run": "run"}
+                    others = {name: address for name, address in hubs.items() if name != silo}
+                    table = {"listen": hubs[silo], "peers": others, "run": "run"}
                 else:
-                    table = {"hub": f"127.0.0.1:{ports[silo]}", "workers": 1, "compute": compute}
+                    table = {"hub": hubs[silo], "workers": 1}
                 if data := _data(job, identity):
                     table["data"] = data
                 if not insecure:
