@@ -69,6 +69,12 @@ class MemoryStub:
     ) -> Receipt:
         return await self._there().delivered(dict(metadata)["silo"], stream)
 
+    async def Hand(self, frame: Frame, timeout: float = 0, metadata: Any = ()) -> Receipt:  # noqa: N802
+        async def alone() -> AsyncIterator[Frame]:
+            yield frame
+
+        return await self.Deliver(alone(), timeout, metadata)
+
     def _there(self) -> Peers:
         if self.peers is None or self.deaf:
             raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
@@ -173,7 +179,7 @@ class Federation:
 
     async def rounds(self, count: int) -> dict[str, Block]:
         """Train from the first weights."""
-        blocks = {silo: hub.model.network.initial() for silo, hub in self.hubs.items() if hub.model}
+        blocks = {silo: hub.first_block() for silo, hub in self.hubs.items()}
         for number in range(1, count + 1):
             found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in self.hubs.items()))
             blocks = {silo: block for silo, (block, _) in zip(self.hubs, found, strict=True)}

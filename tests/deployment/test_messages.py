@@ -102,7 +102,11 @@ def header(**told: object) -> Frame:
     ("stream", "why"),
     [
         ([Frame(chunk=b"x")], "without a header"),
-        ([Frame()], "empty frame"),
+        ([Frame()], "without a header"),
+        (
+            [header(tensors=[TensorHeader(name="a", dtype="int8", shape=[9])]), Frame()],
+            "empty frame",
+        ),
         ([header(tensors=[TensorHeader(name="a", dtype="float32", shape=[1 << 40])])], "larger than the"),
         ([header(tensors=[TensorHeader(name="a", dtype="float32", shape=[1 << 63, 1 << 63])])], "larger than the"),
         ([header(tensors=[TensorHeader(name="a", dtype="float32", shape=[1 << 63, 0])])], "strange shape"),
@@ -118,7 +122,6 @@ def header(**told: object) -> Frame:
             [header(tensors=[TensorHeader(name="a", dtype="int8", shape=[9])]), Frame(chunk=b"x" * 17)],
             "more bytes than its header",
         ),
-        ([header(tensors=[TensorHeader(name="a", dtype="int8", shape=[9])]), Frame(chunk=b"")], "empty chunk"),
     ],
 )
 def test_what_is_refused(stream: list[Frame], why: str) -> None:

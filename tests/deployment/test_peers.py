@@ -175,4 +175,4 @@ def test_what_is_stale_replayed_or_strange_does_no_harm() -> None:
 
 
 async def _cut(one: Message) -> AsyncIterator[Frame]:
-    yield next(frames(one))
+    yield Frame(header=next(frames(one)).header)

@@ -146,6 +146,22 @@ def test_a_client_lost_in_any_stage(stage: str, way: str, monkeypatch: pytest.Mo
     assert any("'silo-2-1' is left out" in line for line in federation.told)
 
 
+@pytest.mark.parametrize("way", ["", "die", "hang"])
+def test_large_weights_are_taken_one_by_one(way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever comes counts as large here; one client is lost while others wait for room."""
+    monkeypatch.setattr("tdcd.deployment.clients.LARGE", 0)
+    watched = Watched(monkeypatch)
+
+    def fault(who: Identity, message: Message) -> str:
+        return way if who.client == "silo-1-2" and (message.kind, message.stamp.round) == ("descend", 2) else ""
+
+    wanted = job()
+    found = deployed(Federation(wanted, tmp_path, fault))
+    batches = watched.agreed()
+    assert (len(batches[2]) == 24) == (not way)
+    same(found, simulated(wanted, batches))
+
+
 def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watched = Watched(monkeypatch)
     lost = Identity("silo-1", "silo-1-2")
@@ -164,7 +180,7 @@ def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPat
     async def run() -> Blocks:
         await federation.start()
         hubs = federation.hubs
-        blocks: Blocks = {silo: hub.model.network.initial() for silo, hub in hubs.items() if hub.model}
+        blocks: Blocks = {silo: hub.first_block() for silo, hub in hubs.items()}
         for number in range(1, ROUNDS + 1):
             if number == 3:
                 federation.add_client(lost)
@@ -204,7 +220,7 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
 
     async def run() -> dict[str, dict[Part, dict[str, float]]]:
         await federation.start()
-        blocks = {silo: hub.model.network.initial() for silo, hub in federation.hubs.items() if hub.model}
+        blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
         found = await asyncio.gather(*(hub.measured(blocks[silo], 0) for silo, hub in federation.hubs.items()))
         await federation.stop()
         return dict(zip(federation.hubs, found, strict=True))

@@ -46,10 +46,9 @@ class Mean:
         self.add_sum(other._sum, other._weight)
 
     def result(self) -> Block:
-        """Return the mean. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""
-        return {
-            name: (total / self._weight).to(dtype)
-            if (dtype := self._dtypes[name]).is_floating_point
-            else (total / self._weight).round().to(dtype)
-            for name, total in self._sum.items()
-        }
+        """Return the mean, and forget it. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""
+        found = {}
+        for name in list(self._sum):
+            mean, dtype = self._sum.pop(name).div_(self._weight), self._dtypes[name]
+            found[name] = (mean if dtype.is_floating_point else mean.round()).to(dtype)
+        return found

@@ -47,6 +47,13 @@ class Network:
             for name, tensor in named_tensors(self.module)
         }
 
+    def emptied(self) -> Block:
+        """Return the module's own weights and keep none: what is left tells names and shapes, and cannot be called."""
+        block = {name: tensor.detach() for name, tensor in named_tensors(self.module)}
+        self.module = copy.deepcopy(self.module.to("meta"))
+        self._threads = threading.local()
+        return block
+
     def __call__(self, block: Block, rows: Tensor, *, training: bool) -> Tensor:
         """Embed rows (n, …) as Φ (n, E).
 

@@ -13,6 +13,8 @@ from tdcd.errors import DeploymentError
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
+LARGE = 1 << 23
+"""Bytes of answers that are taken one at a time."""
 
 
 class GoneError(Exception):
@@ -30,6 +32,34 @@ class Question:
     """Raises RefusedError if an answer is none."""
 
 
+class Room:
+    """Room for one large answer at a time: who wants to send another is not read from until there is some."""
+
+    def __init__(self) -> None:
+        self._holder: Link | None = None
+        self._over = False
+        self._news = asyncio.Condition()
+
+    async def enter(self, link: "Link") -> None:
+        """Wait for room."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._over or self._holder in (None, link))
+            self._holder = link
+
+    async def leave(self, link: "Link") -> None:
+        """Make room for another."""
+        async with self._news:
+            if self._holder is link:
+                self._holder = None
+                self._news.notify_all()
+
+    async def close(self) -> None:
+        """Nobody waits for these answers any more."""
+        async with self._news:
+            self._over = True
+            self._news.notify_all()
+
+
 @dataclass
 class Link:
     """One client's stream."""
@@ -45,6 +75,7 @@ class Link:
     _assembler: Assembler = field(default_factory=lambda: Assembler(SMALL))
     _answer: asyncio.Future[Message] | None = None
     _asking: asyncio.Task[Message] | None = None
+    _room: Room | None = None
     _number: int = 0
     _gone: bool = False
 
@@ -53,8 +84,8 @@ class Link:
         """Whether it could be asked something now."""
         return not self._gone and (self._asking is None or self._asking.done())
 
-    async def ask(self, message: Message, most: int = 0) -> Message:
-        """Ask something and wait for the answer, which may have so many bytes of tensors.
+    async def ask(self, message: Message, most: int = 0, room: Room | None = None) -> Message:
+        """Ask something and wait for the answer: of so many bytes at most, and read when there is room.
 
         Who stops waiting leaves the question under way: the client is not free before it has answered.
 
@@ -64,9 +95,11 @@ class Link:
         """
         if not self.free:
             raise GoneError(f"client '{self.name}' is still busy with an earlier question")
+        self._room = room
         self._asking = asyncio.ensure_future(self._ask(message, most + SMALL))
         self._asking.add_done_callback(_looked_at)
         answer = await asyncio.shield(self._asking)
+        self._asking = None  # it holds the answer, which may be large
         if answer.kind == "failed":
             raise RefusedError(str(answer.facts.get("why", "it does not say why"))[:2000])
         return answer
@@ -84,7 +117,9 @@ class Link:
         for frame in frames(stamped):
             await self._write(frame)
             self.sent += len(frame.chunk)
-        return await self._answer
+        answer = await self._answer
+        self._answer = None
+        return answer
 
     async def _write(self, frame: Any) -> None:
         try:
@@ -102,6 +137,8 @@ class Link:
             while (frame := await self.context.read()) is not grpc.aio.EOF:
                 self.received += len(frame.chunk)
                 self.seen = time.monotonic()
+                if self._room:
+                    await self._room.enter(self)
                 message = self._assembler.feed(frame)
                 if message is None:
                     continue
@@ -112,6 +149,8 @@ class Link:
                 self._answer.set_result(message)
         finally:
             self.close()
+            if self._room:
+                await self._room.leave(self)
 
     def close(self) -> None:
         """Give up the stream."""
@@ -227,19 +266,39 @@ class Clients:
         except DeploymentError:
             await self.enough(count, seconds)
 
-    async def ask(self, questions: Mapping[str, Question]) -> tuple[dict[str, Message], set[str]]:
+    async def ask(
+        self, questions: Mapping[str, Question], take: Callable[[str, Message], None] | None = None
+    ) -> tuple[dict[str, Message], set[str]]:
         """Ask several clients at once; return the answers, and who is left out because it gave none.
+
+        Args:
+            questions: What to ask each.
+            take: Is given every answer, in the order of names; large ones as soon as they come, one at a time, and they
+                are not kept: so that a hub never has to hold all of its clients' weights.
 
         Raises:
             DeploymentError: nobody could do what was asked.
         """
+        room = Room()
+
+        async def asked(name: str, question: Question) -> Message:
+            link, large = self.links[name], take is not None and question.most > LARGE
+            answer = await link.ask(question.message, question.most, room if large else None)
+            question.check(answer)
+            if take and large:
+                take(name, answer)
+                answer = Message(answer.kind)
+                await room.leave(link)
+            return answer
+
         tasks = {
-            name: asyncio.ensure_future(self.links[name].ask(question.message, question.most))
+            name: asyncio.ensure_future(asked(name, question))
             for name, question in questions.items()
             if name in self.present()
         }
         if tasks:
             await asyncio.wait(tasks.values(), timeout=self.deadline)
+        await room.close()
         answers: dict[str, Message] = {}
         failed: dict[str, str] = {}
         lost: dict[str, str] = {name: "it is not there" for name in questions if name not in tasks}
@@ -250,16 +309,17 @@ class Clients:
                 continue
             try:
                 answers[name] = task.result()
-                questions[name].check(answers[name])
             except GoneError:
                 lost[name] = "it has gone"
             except RefusedError as error:
-                answers.pop(name, None)
                 failed[name] = lost[name] = str(error)
         for name, why in lost.items():
             self.left_out[name] = self.left_out.get(name, 0) + 1
             if name in tasks:
                 self.told(f"client '{name}' is left out: {why}")
+        for name in sorted(answers):
+            if take and questions[name].most <= LARGE:
+                take(name, answers[name])
         if failed and len(failed) == len(questions):
             name, why = next(iter(failed.items()))
             raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")

@@ -45,7 +45,7 @@ from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.files import write_atomically
 from tdcd.training.metrics import measure
-from tdcd.training.setup import build_network, width_of
+from tdcd.training.setup import build_network, check_finite, width_of
 
 T = TypeVar("T")
 RECENT = 20
@@ -57,6 +57,9 @@ class Model:
     """What a hub's silo trains."""
 
     network: Network
+    """For names and shapes: its weights are not kept here."""
+    nbytes: int
+    """Of θ_j."""
     shape: tuple[int, ...]
     outputs: int
     width: int
@@ -114,7 +117,7 @@ class Hub:
                     f"{file}: it is not the alignment of silo '{self.silo}' alone; remove it to align again"
                 )
         else:
-            await self._align_with_all({})
+            await self._align_with_all()
             assert self.alignment  # noqa: S101
             self.directory.mkdir(parents=True, exist_ok=True)
             self.alignment.save(file)
@@ -138,19 +141,20 @@ class Hub:
             write_atomically(stored, self.preparation.to_json())
         self.model = self._modelled((len(self.preparation.outputs),))
 
-    async def _align_with_all(self, more: Mapping[str, Any]) -> None:
+    async def _align_with_all(self) -> None:
         """Meet until all hubs have the same alignment."""
         self.stage = "gathering clients"
         keys = await self._all_keys()
         self.stage = "aligning"
         own = brought(self.job, keys)
         fingerprint = self.alignment.fingerprint if self.alignment else ""
-        everybody = await self.peers.meeting("start", {"alignment": fingerprint, **own, **more})
+        everybody = await self.peers.meeting("start", {"alignment": fingerprint, **own})
+        began = time.monotonic()
         found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
         if self.alignment and found.fingerprint != self.alignment.fingerprint:
             raise DataError("the common IDs are not those that this training began with; start a new one")
         self.alignment = found
-        self.told(f"{len(found.ids):,} IDs are in all silos")
+        self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
 
     def _masking(self, done: int, total: int) -> None:
         """Tell every tenth of the way."""
@@ -182,7 +186,16 @@ class Hub:
         labels = {
             part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
         }
-        return Model(network, shape, outputs, width, labels)
+        block = network.emptied()
+        return Model(network, _nbytes(block), shape, outputs, width, labels)
+
+    def first_block(self) -> Block:
+        """Return the silo's first weights, drawn from the seed."""
+        assert self.model  # noqa: S101
+        settings, model = self.job.training, self.model
+        network = build_network(self.silo, self.job.model_of(self.silo), model.shape, model.outputs, settings)
+        check_finite({self.silo: network.initial()}, {self.silo: network}, "")
+        return network.emptied()
 
     async def welcome(self, link: Link) -> None:
         """Bring a client that has come to where it can take part."""
@@ -370,16 +383,18 @@ class Hub:
             name: Question(Message("descend", {}, {"others": others[own]}, stamp), heavy + 8 * len(block), like(block))
             for name, own in rows.items()
         }
-        answers, missing = await self.clients.ask(questions)
         uniform = self.job.training.averaging == "uniform"
         mean = Mean(block)
-        for name in sorted(answers):
-            mean.add(dict(answers[name].tensors), 1.0 if uniform else float(len(rows[name])))
-        idle = len(roster.clients) - len(answers)
+
+        def add(name: str, answer: Message) -> None:
+            mean.add(dict(answer.tensors), 1.0 if uniform else float(len(rows[name])))
+
+        answered, missing = await self.clients.ask(questions, add)
+        idle = len(roster.clients) - len(answered)
         if (uniform and idle) or not rows:
             mean.add(block, float(max(idle, 1)))
         traffic += Traffic(
-            hub_to_client=light * sum(len(own) for own in rows.values()), client_to_hub=heavy * len(answers)
+            hub_to_client=light * sum(len(own) for own in rows.values()), client_to_hub=heavy * len(answered)
         )
 
         # All hubs have come so far, or none has.

@@ -1,4 +1,4 @@
-"""Messages between sites as frames on a stream: a header, then the bytes of its tensors in chunks.
+"""Messages between sites as frames on a stream: a header, and the bytes of its tensors in chunks.
 
 Nothing that comes from elsewhere is trusted: sizes are checked before anything is stored, memory grows only with bytes
 that have really come, and nothing is ever unpickled.
@@ -90,7 +90,7 @@ def frames(message: Message) -> Iterator[Frame]:
             TensorHeader(name=name, dtype=_NAMES[tensor.dtype], shape=tensor.shape) for name, tensor in tensors.items()
         ],
     )
-    yield Frame(header=header)
+    told: Header | None = header
     chunk = bytearray()
     for tensor in tensors.values():
         data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
@@ -100,12 +100,12 @@ def frames(message: Message) -> Iterator[Frame]:
             chunk += piece
             start += len(piece)
             if len(chunk) == CHUNK:
-                yield Frame(chunk=bytes(chunk))
+                yield Frame(header=told, chunk=bytes(chunk))
+                told = None
                 chunk.clear()
         chunk += bytes(-len(data) % _WORD)
-    while chunk:
-        yield Frame(chunk=bytes(chunk[:CHUNK]))
-        del chunk[:CHUNK]
+    if chunk or told:
+        yield Frame(header=told, chunk=bytes(chunk))
 
 
 class Assembler:
@@ -124,20 +124,19 @@ class Assembler:
         Raises:
             RefusedError: it does not belong here, or promises too much.
         """
-        part = frame.WhichOneof("part")
-        if part == "header":
+        begins = frame.HasField("header")
+        if begins:
             if self._header is not None:
                 raise RefusedError("a message begins before the one before it has ended")
             self._wanted = _checked(frame.header, self.most)
             self._header = frame.header
-        elif part == "chunk":
-            if self._header is None:
-                raise RefusedError("a message begins without a header")
-            if not frame.chunk or len(self._bytes) + len(frame.chunk) > self._wanted:
-                raise RefusedError("a message has more bytes than its header tells, or an empty chunk")
-            self._bytes += frame.chunk
-        else:
+        if self._header is None:
+            raise RefusedError("a message begins without a header")
+        if not frame.chunk and not begins:
             raise RefusedError("an empty frame")
+        if len(self._bytes) + len(frame.chunk) > self._wanted:
+            raise RefusedError("a message has more bytes than its header tells")
+        self._bytes += frame.chunk
         if len(self._bytes) < self._wanted:
             return None
         header, data = self._header, self._bytes

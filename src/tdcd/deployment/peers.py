@@ -30,6 +30,8 @@ LARGEST = 1 << 34
 """Bytes that a message between hubs may have."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+SMALL = 1 << 19
+"""Bytes of a message that should be one frame."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
 
@@ -283,8 +285,12 @@ class Peers:
                 yield frame
 
         async def call() -> None:
-            timeout = LONGEST_WAIT + message.nbytes / SLOWEST
-            await peer.stub.Deliver(stream(), timeout=timeout, metadata=(("silo", self.silo),))
+            timeout, who = LONGEST_WAIT + message.nbytes / SLOWEST, (("silo", self.silo),)
+            short = list(frames(message)) if message.nbytes < SMALL else []
+            if len(short) == 1:
+                await peer.stub.Hand(short[0], timeout=timeout, metadata=who)
+            else:
+                await peer.stub.Deliver(stream(), timeout=timeout, metadata=who)
             self.sent += message.nbytes
 
         await self._trying(peer, call, end, rewindable=rewindable)

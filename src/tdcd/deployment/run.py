@@ -1,8 +1,9 @@
 """A hub or a client from its files to the end of the training."""
 
+import ctypes
 import hashlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.training.directory import RunDirectory
 from tdcd.training.loop import Loop, Observer
-from tdcd.training.setup import starting_blocks
 
 Told = Callable[[str], None]
 """Takes a line for the log."""
@@ -70,6 +70,7 @@ def run_hub(
         TdcdError: it cannot be started, or had to stop; the message says why.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
+    _give_memory_back()
     job = _at(job, site.data)
     names = silos_of(job)
     _known(silo, names)
@@ -118,12 +119,10 @@ def run_hub(
 def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
     """Run the loop over rounds for one hub."""
     assert hub.model and hub.plan  # noqa: S101, PT018
-    networks = {hub.silo: hub.model.network}
-    first = starting_blocks(networks, None)
-    loop = Loop(party, job.training, networks, observer, first)
+    loop = Loop(party, job.training, {hub.silo: hub.model.network}, observer, lambda: {hub.silo: hub.first_block()})
     with ExitStack() as stack:
         loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
-        loop.inputs = _inputs(hub, first)
+        loop.inputs = _inputs(hub, loop.state.blocks)
         loop.begin(_description(job, hub))
         loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
         loop.run()
@@ -142,7 +141,7 @@ def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
 def _description(job: Job, hub: Hub) -> dict[str, Any]:
     """Describe who takes part, for federation.json: as far as this hub knows."""
     assert hub.model and hub.plan  # noqa: S101, PT018
-    counts, block = hub.plan.counts, hub.model.network.initial()
+    counts = hub.plan.counts
     return {
         "samples": counts[Part.TRAIN],
         "validation_samples": counts.get(Part.VALIDATION, 0),
@@ -159,7 +158,7 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
                 "row_shape": list(hub.model.shape),
                 "network": job.model_of(hub.silo).told(),
                 "parameters": sum(p.numel() for p in hub.model.network.module.parameters()),
-                "block_bytes": sum(tensor.nbytes for tensor in block.values()),
+                "block_bytes": hub.model.nbytes,
                 "compute": "at its clients' sites",
                 "columns": [
                     {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
@@ -197,6 +196,14 @@ def run_client(
     process = ClientProcess(party, SharedJob.of(job), trust, told, job.deployment.hub_deadline)
     with event_loop() as run:
         return run(process.run())
+
+
+def _give_memory_back() -> None:
+    """Let what is freed go back to the system at once: a hub holds large weights for a short time in every round."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        for option, value in ((-3, 1 << 17), (-1, 1 << 17)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+            libc.mallopt(option, value)
 
 
 def _at(job: Job, directory: str | None) -> Job:

@@ -86,6 +86,10 @@ class Server(tdcd_pb2_grpc.HubServicer):
         receipt: Receipt = await self._for_peer(context, silo, lambda name: self.peers.delivered(name, stream))
         return receipt
 
+    async def Hand(self, frame: Frame, context: Any) -> Receipt:  # noqa: N802
+        """See tdcd.proto."""
+        return await self.Deliver(_alone(frame), context)
+
     async def Status(self, _: StatusRequest, context: Any) -> StatusReply:  # noqa: N802
         """See tdcd.proto."""
         await self._welcome(context, self._own)
@@ -144,6 +148,10 @@ class Server(tdcd_pb2_grpc.HubServicer):
     ) -> Any:
         self.told(f"refused {who}: {error}")
         await context.abort(code, str(error))
+
+
+async def _alone(frame: Frame) -> AsyncIterator[Frame]:
+    yield frame
 
 
 async def _first(context: Any) -> Message:

@@ -1,7 +1,7 @@
 """The loop over rounds: evaluations, checkpoints, where to go on. The same in a simulation and at a real site."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Protocol
@@ -75,8 +75,8 @@ class Loop:
     settings: Settings
     networks: Mapping[str, Network]
     observer: Observer
-    first: Blocks
-    """The weights that it starts from."""
+    first: Callable[[], Blocks]
+    """The weights that it starts from, made anew each time: they need not be kept."""
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""
@@ -84,12 +84,18 @@ class Loop:
     best: Kept | None = None
     """The weights with the lowest validation loss so far, where they are to be kept."""
     state: State = field(init=False)
+    _like: Blocks = field(init=False)
+    """Blocks of the right types and shapes, that take no memory."""
     _before: float = 0.0
     """Seconds spent in earlier sessions."""
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.state = State(0, self.first)
+        self.state = State(0, self.first())
+        self._like = {
+            silo: {name: tensor.new_empty(()).expand(tensor.shape) for name, tensor in block.items()}
+            for silo, block in self.state.blocks.items()
+        }
 
     def begin(self, description: Mapping[str, Any]) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
@@ -123,7 +129,7 @@ class Loop:
             raise
         except DivergedError:
             if self.directory and (good := self.directory.load()):
-                self.state = State(good.round, fitted(good.blocks, self.first, "checkpoint"), good.traffic)
+                self.state = State(good.round, fitted(good.blocks, self._like, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
         self._finish("finished")
@@ -133,20 +139,22 @@ class Loop:
         """Go on after some round, of which there is a checkpoint, or which is the beginning."""
         assert self.directory  # noqa: S101
         checkpoint, where = self.directory.load(start), self.directory.path
-        self.state, self.best = State(0, self.first), None
-        if checkpoint:
+        self.best = None
+        if not checkpoint:
+            self.state = State(0, self.first())
+        else:
             changed = [name for name, digest in self.inputs.items() if checkpoint.inputs.get(name) != digest]
             changed += sorted(set(checkpoint.inputs) - set(self.inputs))
             if changed:
                 raise RunError(f"{where}: not what it was started with: {listed(changed)}; start a new run")
             file = str(where / "checkpoint.safetensors")
-            blocks = fitted(checkpoint.blocks, self.first, file)
+            blocks = fitted(checkpoint.blocks, self._like, file)
             check_finite(blocks, self.networks, f"{file}: ")
             self.state = State(checkpoint.round, blocks, checkpoint.traffic)
             self._before, self._started = checkpoint.seconds, time.perf_counter()
             best = self.directory.load_best()
             if best and best.round <= checkpoint.round:  # a later one will be found again
-                self.best = replace(best, blocks=fitted(best.blocks, self.first, str(where / BEST)))
+                self.best = replace(best, blocks=fitted(best.blocks, self._like, str(where / BEST)))
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
         self.history = self.directory.history(self.state.done if checkpoint else -1, due)
 

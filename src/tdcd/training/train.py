@@ -82,7 +82,7 @@ def train(
         batch_of=_batches(federation, settings, batches),
         ledger=_ledger(federation, setup, settings),
     )
-    loop = Loop(party, settings, setup.networks, observer or Observer(), first)
+    loop = Loop(party, settings, setup.networks, observer or Observer(), lambda: first)
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftdcd/deployment/wire/tdcd.proto\x12\x07tdcd.v1\"C\n\x05\x46rame\x12!\n\x06header\x18\x01 \x01(\x0b\x32\x0f.tdcd.v1.HeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\x89\x01\n\x06Header\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\r\n\x05\x66\x61\x63ts\x18\x06 \x01(\t\x12&\n\x07tensors\x18\x07 \x03(\x0b\x32\x15.tdcd.v1.TensorHeader\":\n\x0cTensorHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\"\x89\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\r\n\x05topic\x18\x07 \x01(\t\x12\x0f\n\x07\x62rought\x18\x08 \x01(\t\")\n\x07Opening\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07\x62rought\x18\x02 \x01(\t\"\x1a\n\x07Receipt\x12\x0f\n\x07refused\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xb3\x02\n\x0bStatusReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x19\n\x11rounds_per_second\x18\x06 \x01(\x01\x12&\n\x07\x63lients\x18\x07 \x03(\x0b\x32\x15.tdcd.v1.ClientStatus\x12\"\n\x05peers\x18\x08 \x03(\x0b\x32\x13.tdcd.v1.PeerStatus\x12\x12\n\nbytes_sent\x18\t \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\n \x01(\x04\x12\x12\n\nlast_error\x18\x0b \x01(\t\x12\x12\n\nevaluation\x18\x0c \x01(\t\x12\x0f\n\x07seconds\x18\r \x01(\x01\x12\x0f\n\x07version\x18\x0e \x01(\t\"i\n\x0c\x43lientStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07present\x18\x02 \x01(\x08\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x10\n\x08left_out\x18\x04 \x01(\x04\x12\x1a\n\x12seconds_since_seen\x18\x05 \x01(\x01\"<\n\nPeerStatus\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07present\x18\x03 \x01(\x08\x32\xc4\x01\n\x03Hub\x12,\n\x06\x41ttend\x12\x0e.tdcd.v1.Frame\x1a\x0e.tdcd.v1.Frame(\x01\x30\x01\x12(\n\x04Meet\x12\x0e.tdcd.v1.Hello\x1a\x10.tdcd.v1.Opening\x12-\n\x07\x44\x65liver\x12\x0e.tdcd.v1.Frame\x1a\x10.tdcd.v1.Receipt(\x01\x12\x36\n\x06Status\x12\x16.tdcd.v1.StatusRequest\x1a\x14.tdcd.v1.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftdcd/deployment/wire/tdcd.proto\x12\x07tdcd.v1\"7\n\x05\x46rame\x12\x1f\n\x06header\x18\x01 \x01(\x0b\x32\x0f.tdcd.v1.Header\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\"\x89\x01\n\x06Header\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\r\n\x05\x66\x61\x63ts\x18\x06 \x01(\t\x12&\n\x07tensors\x18\x07 \x03(\x0b\x32\x15.tdcd.v1.TensorHeader\":\n\x0cTensorHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\"\x89\x01\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04silo\x18\x03 \x01(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\r\n\x05topic\x18\x07 \x01(\t\x12\x0f\n\x07\x62rought\x18\x08 \x01(\t\")\n\x07Opening\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07\x62rought\x18\x02 \x01(\t\"\x1a\n\x07Receipt\x12\x0f\n\x07refused\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xb3\x02\n\x0bStatusReply\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x19\n\x11rounds_per_second\x18\x06 \x01(\x01\x12&\n\x07\x63lients\x18\x07 \x03(\x0b\x32\x15.tdcd.v1.ClientStatus\x12\"\n\x05peers\x18\x08 \x03(\x0b\x32\x13.tdcd.v1.PeerStatus\x12\x12\n\nbytes_sent\x18\t \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\n \x01(\x04\x12\x12\n\nlast_error\x18\x0b \x01(\t\x12\x12\n\nevaluation\x18\x0c \x01(\t\x12\x0f\n\x07seconds\x18\r \x01(\x01\x12\x0f\n\x07version\x18\x0e \x01(\t\"i\n\x0c\x43lientStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07present\x18\x02 \x01(\x08\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x10\n\x08left_out\x18\x04 \x01(\x04\x12\x1a\n\x12seconds_since_seen\x18\x05 \x01(\x01\"<\n\nPeerStatus\x12\x0c\n\x04silo\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07present\x18\x03 \x01(\x08\x32\xee\x01\n\x03Hub\x12,\n\x06\x41ttend\x12\x0e.tdcd.v1.Frame\x1a\x0e.tdcd.v1.Frame(\x01\x30\x01\x12(\n\x04Meet\x12\x0e.tdcd.v1.Hello\x1a\x10.tdcd.v1.Opening\x12-\n\x07\x44\x65liver\x12\x0e.tdcd.v1.Frame\x1a\x10.tdcd.v1.Receipt(\x01\x12(\n\x04Hand\x12\x0e.tdcd.v1.Frame\x1a\x10.tdcd.v1.Receipt\x12\x36\n\x06Status\x12\x16.tdcd.v1.StatusRequest\x1a\x14.tdcd.v1.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,25 +32,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tdcd.deployment.wire.tdcd_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FRAME']._serialized_start=44
-  _globals['_FRAME']._serialized_end=111
-  _globals['_HEADER']._serialized_start=114
-  _globals['_HEADER']._serialized_end=251
-  _globals['_TENSORHEADER']._serialized_start=253
-  _globals['_TENSORHEADER']._serialized_end=311
-  _globals['_HELLO']._serialized_start=314
-  _globals['_HELLO']._serialized_end=451
-  _globals['_OPENING']._serialized_start=453
-  _globals['_OPENING']._serialized_end=494
-  _globals['_RECEIPT']._serialized_start=496
-  _globals['_RECEIPT']._serialized_end=522
-  _globals['_STATUSREQUEST']._serialized_start=524
-  _globals['_STATUSREQUEST']._serialized_end=539
-  _globals['_STATUSREPLY']._serialized_start=542
-  _globals['_STATUSREPLY']._serialized_end=849
-  _globals['_CLIENTSTATUS']._serialized_start=851
-  _globals['_CLIENTSTATUS']._serialized_end=956
-  _globals['_PEERSTATUS']._serialized_start=958
-  _globals['_PEERSTATUS']._serialized_end=1018
-  _globals['_HUB']._serialized_start=1021
-  _globals['_HUB']._serialized_end=1217
+  _globals['_FRAME']._serialized_end=99
+  _globals['_HEADER']._serialized_start=102
+  _globals['_HEADER']._serialized_end=239
+  _globals['_TENSORHEADER']._serialized_start=241
+  _globals['_TENSORHEADER']._serialized_end=299
+  _globals['_HELLO']._serialized_start=302
+  _globals['_HELLO']._serialized_end=439
+  _globals['_OPENING']._serialized_start=441
+  _globals['_OPENING']._serialized_end=482
+  _globals['_RECEIPT']._serialized_start=484
+  _globals['_RECEIPT']._serialized_end=510
+  _globals['_STATUSREQUEST']._serialized_start=512
+  _globals['_STATUSREQUEST']._serialized_end=527
+  _globals['_STATUSREPLY']._serialized_start=530
+  _globals['_STATUSREPLY']._serialized_end=837
+  _globals['_CLIENTSTATUS']._serialized_start=839
+  _globals['_CLIENTSTATUS']._serialized_end=944
+  _globals['_PEERSTATUS']._serialized_start=946
+  _globals['_PEERSTATUS']._serialized_end=1006
+  _globals['_HUB']._serialized_start=1009
+  _globals['_HUB']._serialized_end=1247
 # @@protoc_insertion_point(module_scope)

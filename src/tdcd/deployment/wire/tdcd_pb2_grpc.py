@@ -50,6 +50,11 @@ class HubStub:
                 request_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
                 response_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.Hand = channel.unary_unary(
+                '/tdcd.v1.Hub/Hand',
+                request_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
+                response_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/tdcd.v1.Hub/Status',
                 request_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.StatusRequest.SerializeToString,
@@ -82,6 +87,13 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Hand(self, request, context):
+        """Another hub brings a message that is one frame.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Somebody of this silo asks how it goes.
         """
@@ -104,6 +116,11 @@ def add_HubServicer_to_server(servicer, server):
             ),
             'Deliver': grpc.stream_unary_rpc_method_handler(
                     servicer.Deliver,
+                    request_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.FromString,
+                    response_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.SerializeToString,
+            ),
+            'Hand': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hand,
                     request_deserializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.FromString,
                     response_serializer=tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.SerializeToString,
             ),
@@ -193,6 +210,33 @@ class Hub:
             request_iterator,
             target,
             '/tdcd.v1.Hub/Deliver',
+            tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
+            tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tdcd.v1.Hub/Hand',
             tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
             tdcd_dot_deployment_dot_wire_dot_tdcd__pb2.Receipt.FromString,
             options,
