@@ -88,7 +88,7 @@ class Federation:
     job: Job
     folder: Path
     fault: Fault = _no_fault
-    hub_deadline: float = 20.0
+    hub_deadline: float = 60.0
     hubs: dict[str, Hub] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     parties: dict[Identity, Party] = field(default_factory=dict)

@@ -50,11 +50,11 @@ def patch() -> None:
         stop_at(question.kind)
         return answer(party, question)
 
-    async def stopping_ask(clients: Clients, questions: Mapping[str, Question]) -> Any:
+    async def stopping_ask(clients: Clients, questions: Mapping[str, Question], *more: Any) -> Any:
         kinds = {question.message.kind for question in questions.values()}
         for kind in kinds:
             await astop_at(f"ask {kind}")
-        return await ask(clients, questions)
+        return await ask(clients, questions, *more)
 
     async def stopping_exchange(peers: Peers, message: Message) -> Any:
         await astop_at(f"exchange {message.kind}")

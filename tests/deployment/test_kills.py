@@ -1,12 +1,12 @@
 """Real processes, killed and stopped in every stage of a round, started again, and trained in the end."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from tdcd.deployment.identity import Identity
@@ -31,6 +31,10 @@ CLIENT_STAGES = ("embed", "descend", "score")
 HUB_STAGES = ("ask embed", "exchange embeddings", "ask descend", "exchange done", "ask score", "save")
 
 
+Event = tuple[Identity, str, signal.Signals]
+"""What happens to whom, in which stage."""
+
+
 class Stage:
     """A federation whose sites can be stopped where one wants."""
 
@@ -39,8 +43,6 @@ class Stage:
         self.federation = LocalFederation.laid_out(job, folder / "deployed")
         self.arms = folder / "arms"
         self.arms.mkdir()
-        for who in self.federation.sites:
-            self.start(who)
 
     def start(self, who: Identity) -> None:
         site: LocalSite = self.federation.sites[who]
@@ -50,34 +52,47 @@ class Stage:
             process = subprocess.Popen(command, stderr=log, env=environment)
         self.federation.processes[who] = process
 
-    def at(self, who: Identity, stage: str) -> Path:
-        """Wait until a site has come to a stage, and hold it there."""
-        site = "-".join(name for name in (who.silo, who.client) if name)
-        file = self.arms / f"{site}:{stage}"
-        file.touch()
-        self.until(lambda: file.with_name(f"{file.name}.reached").exists(), f"{site} comes to '{stage}'")
-        file.with_name(f"{file.name}.reached").unlink()
-        return file
+    def arm(self, event: Event) -> int:
+        """Let a site stop when it comes to a stage; return how often its hub has gone on without it before."""
+        self.file(event).touch()
+        return self.left_out(event[0])
 
-    @contextmanager
-    def lost(self, who: Identity, stage: str, why: str) -> Iterator[None]:
-        """Hold a client in a stage, let something happen to it, and see that its hub goes on without it."""
-        hub, line = Identity(who.silo), f"client '{who.client}' is left out: {why}"
-        before = self.logged(hub).count(line)
-        armed = self.at(who, stage)
-        yield
-        self.until(lambda: self.logged(hub).count(line) > before, f"{hub} goes on without {who}")
-        armed.unlink()
+    def file(self, event: Event) -> Path:
+        who, stage, _ = event
+        return self.arms / f"{'-'.join(name for name in (who.silo, who.client) if name)}:{stage}"
+
+    def left_out(self, who: Identity) -> int:
+        return self.logged(Identity(who.silo)).count(f"client '{who.client}' is left out")
+
+    def strike(self, event: Event, before: int, following: Event | None) -> int:
+        """Wait until a site has come to its stage, arm the next one, do what the event says; see it survived."""
+        (who, stage, how), file, processes = event, self.file(event), self.federation.processes
+        reached = file.with_name(f"{file.name}.reached")
+        self.until(reached.exists, f"{who} comes to '{stage}'")
+        reached.unlink()
+        next_before = self.arm(following) if following else 0
+        processes[who].send_signal(how)
+        if how == signal.SIGKILL:
+            processes.pop(who).wait()
+        else:
+            time.sleep(0.5)
+        if who.client:
+            self.until(lambda: self.left_out(who) > before, f"its hub goes on without {who}")
+        file.unlink()
+        if how == signal.SIGKILL:
+            self.start(who)
+        else:
+            processes[who].send_signal(signal.SIGCONT)
+        return next_before
 
     def logged(self, who: Identity) -> str:
         return self.federation.sites[who].log.read_text() if self.federation.sites[who].log.exists() else ""
 
-    def until(self, done: object, what: str, seconds: float = 90.0) -> None:
-        assert callable(done)
+    def until(self, done: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         end = time.monotonic() + seconds
         while not done():
             for who, process in self.federation.processes.items():
-                assert process.poll() is None, f"{who} has ended: {self.logged(who)[-2000:]}"
+                assert process.poll() is None, f"{who} has ended: {self.everything()}"
             assert time.monotonic() < end, f"waited in vain until {what}: {self.everything()}"
             time.sleep(0.02)
 
@@ -87,29 +102,18 @@ class Stage:
 
 def test_every_stage_of_a_round(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    processes = stage.federation.processes
-    silos = sorted(stage.federation.runs)
-    hubs = [Identity(silo) for silo in silos]
+    hubs = [Identity(silo) for silo in sorted(stage.federation.runs)]
     clients = sorted((who for who in stage.federation.sites if who.client), key=str)
+    kinds = itertools.product(CLIENT_STAGES, (signal.SIGKILL, signal.SIGSTOP))
+    events = [(clients[number % len(clients)], name, how) for number, (name, how) in enumerate(kinds)]
+    events += [(hubs[number % len(hubs)], name, signal.SIGKILL) for number, name in enumerate(HUB_STAGES)]
+    processes = stage.federation.processes
+    before = stage.arm(events[0])  # before anything runs: training must not be over too soon
+    for who in stage.federation.sites:
+        stage.start(who)
     try:
-        for number, name in enumerate(CLIENT_STAGES):
-            who = clients[number % len(clients)]
-            with stage.lost(who, name, "it has gone"):
-                processes[who].send_signal(signal.SIGKILL)
-                processes.pop(who).wait()
-            stage.start(who)
-
-            who = clients[(number + 1) % len(clients)]
-            with stage.lost(who, name, "it has not answered for 1.5 seconds"):
-                processes[who].send_signal(signal.SIGSTOP)
-            processes[who].send_signal(signal.SIGCONT)
-        for number, name in enumerate(HUB_STAGES):
-            who = hubs[number % len(hubs)]
-            armed = stage.at(who, name)
-            processes[who].send_signal(signal.SIGKILL)
-            processes.pop(who).wait()
-            armed.unlink()
-            stage.start(who)
+        for event, following in itertools.zip_longest(events, events[1:]):
+            before = stage.strike(event, before, following)
         code = stage.federation.wait(lambda line: None, seconds=180)
         assert code == 0, stage.everything()
     finally:

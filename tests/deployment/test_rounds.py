@@ -44,9 +44,14 @@ def job(silos: int = 2, clients: int = 3, **training: Any) -> Job:
             "precision": "float64",
             **training,
         },
-        "deployment": {"client_deadline": 0.3, "hub_deadline": 20},
+        "deployment": {"client_deadline": 1.0, "hub_deadline": 60},
     }
     return parse_job(table, "job")
+
+
+def patient(job: Job) -> Job:
+    """Let clients take their time, on a machine that is busy with other things."""
+    return job.model_copy(update={"deployment": job.deployment.model_copy(update={"client_deadline": 60.0})})
 
 
 def set_up(job: Job) -> Setup:
@@ -113,7 +118,7 @@ def deployed(federation: Federation) -> Blocks:
 def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str, batch: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         watched = Watched(monkeypatch)
-        wanted = job(silos, clients, averaging=averaging, batch_size=batch)
+        wanted = patient(job(silos, clients, averaging=averaging, batch_size=batch))
         found = deployed(Federation(wanted, Path("unused")))
         batches = watched.agreed()
         assert all(len(zeta) == batch for zeta in batches.values())
@@ -215,7 +220,7 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
 def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
     from tdcd.training.metrics import measure
 
-    wanted = job(3, 2)
+    wanted = patient(job(3, 2))
     federation = Federation(wanted, tmp_path)
 
     async def run() -> dict[str, dict[Part, dict[str, float]]]:

@@ -374,7 +374,7 @@ def test_several_classes_and_regression(tables: Path) -> None:
         (lambda t: t["silos"]["bank"].update(clients=""), 'clients = "": no file is called so'),
         (lambda t: t["silos"]["bank"].update(clients="."), 'clients = ".": no file is called so'),
         (lambda t: t["silos"]["bank"]["clients"].update(south="~nosuchuser/x.csv"), "is not a path"),
-        (lambda t: t["silos"]["bank"].update(clients=1.5), "clients: is a number of clients, or a table"),
+        (lambda t: t["silos"]["bank"].update(clients=1.5), "clients: is a number of clients, a list of names"),
         (lambda t: t["silos"]["bank"].update(label="defoult"), "no column 'defoult' .silos.bank.label.; did you mean"),
         (lambda t: t["silos"]["bank"].update(rows={"kind": "equal"}), "its clients have files of their own"),
         (lambda t: t["silos"]["bank"].update(separator=";"), "Are its cells separated|no column 'person'"),

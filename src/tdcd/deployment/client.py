@@ -14,7 +14,6 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from tdcd import __version__
 from tdcd.compute import Workers, choose, cores, make, one_torch_thread
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Block, Network
@@ -32,7 +31,7 @@ from tdcd.data.tabular import encoded, surveyed
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import PROTOCOL, Assembler, Message, RefusedError, array_tensors, frames
 from tdcd.deployment.peers import FIRST_WAIT, LARGEST, LONGEST_WAIT
-from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.tls import Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
@@ -248,8 +247,8 @@ class ClientProcess:
     patience: float
     """Seconds that it tries to reach its hub."""
 
-    async def run(self) -> str:
-        """Answer until the hub says that it is over; return how it ended.
+    async def run(self) -> None:
+        """Answer until the hub says that the training is finished; when the hub stops before, wait for it.
 
         Raises:
             DeploymentError: the hub refuses this client, or cannot be reached.
@@ -263,8 +262,8 @@ class ClientProcess:
                 try:
                     stream = tdcd_pb2_grpc.HubStub(channel).Attend()
                     ended, heard = await self._talk(stream)
-                    if ended:
-                        return ended
+                    if ended == "finished":
+                        return
                 except grpc.aio.AioRpcError as error:
                     heard = heard or error.code() == grpc.StatusCode.CANCELLED
                     if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
@@ -286,7 +285,7 @@ class ClientProcess:
         identity = self.party.identity
         facts = {
             "protocol": PROTOCOL,
-            "version": __version__,
+            "version": VERSION,
             "job": self.shared.table,
             "silo": identity.silo,
             "client": identity.client,

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd import __version__
 from tdcd.core.average import Mean
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
@@ -38,6 +37,7 @@ from tdcd.deployment.client import FACTS
 from tdcd.deployment.clients import Clients, Link, Question, question
 from tdcd.deployment.messages import Message, RefusedError, Stamp, tensors_array
 from tdcd.deployment.peers import LARGEST, Peers
+from tdcd.deployment.shared import VERSION
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
 from tdcd.errors import DataError, DeploymentError
@@ -522,7 +522,7 @@ class Hub:
             last_error=self.last_error,
             evaluation=json.dumps(self.evaluation) if self.evaluation else "",
             seconds=now - self._started,
-            version=__version__,
+            version=VERSION,
         )
 
 

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tdcd import __version__
 from tdcd.deployment.messages import PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
-from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
 from tdcd.errors import DeploymentError, listed
 from tdcd.training.loop import RewoundError
@@ -180,7 +179,7 @@ class Peers:
             self._working = self._rewound = False
         hello = Hello(
             protocol=PROTOCOL,
-            version=__version__,
+            version=VERSION,
             silo=self.silo,
             job=self.job.text,
             incarnation=self.incarnation,

@@ -175,8 +175,8 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
 
 def run_client(
     job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, told: Told = print
-) -> str:
-    """Run a client until its hub says that the training is over; return how it ended.
+) -> None:
+    """Run a client until its hub says that the training is finished.
 
     Raises:
         TdcdError: it cannot be started, is refused, or does not reach its hub.
@@ -195,7 +195,7 @@ def run_client(
     party = Party(job, identity, site, told)
     process = ClientProcess(party, SharedJob.of(job), trust, told, job.deployment.hub_deadline)
     with event_loop() as run:
-        return run(process.run())
+        run(process.run())
 
 
 def _give_memory_back() -> None:

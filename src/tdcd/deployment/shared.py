@@ -4,14 +4,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
-from tdcd import __version__
 from tdcd.deployment.messages import PROTOCOL
 from tdcd.deployment.wire.tdcd_pb2 import Hello
 from tdcd.errors import DeploymentError, JobError
 from tdcd.experiments.job import Job
 from tdcd.training.directory import differences
+
+VERSION = version("tdcd")
 
 _OWN = ("engine", "compute", "workers", "device", "baselines", "name")
 """What every site decides by itself."""
@@ -62,7 +64,7 @@ class SharedJob:
         if hello.protocol != PROTOCOL:
             raise DeploymentError(
                 f"{who} runs tdcd {hello.version[:20]} (protocol {hello.protocol}), "
-                f"this site tdcd {__version__} (protocol {PROTOCOL}); install the same version"
+                f"this site tdcd {VERSION} (protocol {PROTOCOL}); install the same version"
             )
         if hello.job == self.text:
             return
