@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -601,5 +601,16 @@ def event_loop() -> Iterator[Callable[[Coroutine[Any, Any, T]], T]]:
     try:
         yield run
     finally:
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_all_cancelled(), loop).result(5)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
+        if not thread.is_alive():
+            loop.close()
+
+
+async def _all_cancelled() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
