@@ -16,7 +16,7 @@ from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Assembler, Message, frames
 from tdcd.deployment.peers import LARGEST, Peer, Peers
-from tdcd.deployment.run import silos_of
+from tdcd.deployment.run import read_set, silos_of
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
@@ -96,7 +96,7 @@ class Federation:
     _stubs: dict[str, MemoryStub] = field(default_factory=dict)
 
     def names(self) -> dict[str, tuple[str, ...]]:
-        return silos_of(self.job)
+        return silos_of(self.job, read_set(self.job))
 
     def add_hub(self, silo: str) -> Hub:
         """Start a hub, perhaps again."""
@@ -172,7 +172,7 @@ class Federation:
                 self.add_client(Identity(silo, client))
 
         async def bring(hub: Hub) -> None:
-            await hub.prepare()
+            await hub.prepare(read_set(self.job))
             await hub.agreed([])
 
         await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))

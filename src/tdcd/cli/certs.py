@@ -26,27 +26,15 @@ def command(
     from rich.markup import escape
     from rich.table import Table
 
-    from tdcd.deployment.identity import Identity, Pair, expires, issue, make_authority, read_certificate
-    from tdcd.deployment.run import silos_of
-    from tdcd.errors import JobError, nearest
+    from tdcd.deployment.identity import certify, expires, read_certificate
+    from tdcd.deployment.run import check_silo, read_set, silos_of
     from tdcd.experiments.job import load_job
 
-    names = silos_of(load_job(job))
-    if silo not in names:
-        raise JobError(f"the job has no silo '{silo}'{nearest(silo, names)}")
+    read = load_job(job)
+    names = silos_of(read, read_set(read))
+    check_silo(silo, names)
     folder = out or Path("certs") / silo
-    authority = Pair(folder / "ca.pem", folder / "ca.key")
-    made = []
-    if not authority.certificate.exists():
-        make_authority(folder, silo, ca_days)
-        made.append(authority.certificate)
-    pairs = {}
-    for identity in (Identity(silo), *(Identity(silo, client) for client in names[silo])):
-        pair = Pair(folder / f"{identity.stem}.pem", folder / f"{identity.stem}.key")
-        if renew or not pair.certificate.exists():
-            issue(authority, identity, folder, days)
-            made.append(pair.certificate)
-        pairs[identity] = pair
+    authority, pairs, made = certify(folder, silo, names[silo], days=days, ca_days=ca_days, renew=renew)
     table = Table(title=f"Certificates of silo '{silo}' in {escape(str(folder))}", title_justify="left")
     for column in ("whose", "file", "valid until", ""):
         table.add_column(column)

@@ -1,14 +1,12 @@
 """``tdcd client``: run a client at its site."""
 
-import signal
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tdcd.cli.hub import Insecure, Log, log_style
 from tdcd.cli.imports import importable
+from tdcd.cli.site import Insecure, Log, log_style, running
 
 EXAMPLES = """Examples:
 
@@ -27,23 +25,12 @@ def command(
     insecure: Insecure = False,
 ) -> None:
     """Run a client until its hub says that the training is over; when the hub is away, it waits."""
-    from tdcd.deployment.logs import logs
     from tdcd.deployment.run import run_client
     from tdcd.deployment.site import ClientSite, read_site
-    from tdcd.errors import TdcdError
     from tdcd.experiments.job import load_job
 
     style = log_style(log)
     importable(job.parent)
     read, own = load_job(job), read_site(site, ClientSite)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with logs(f"{silo}/{client}", style) as logger:
-        try:
-            run_client(read, silo, client, own, insecure=insecure, told=logger.info)
-        except KeyboardInterrupt:
-            logger.warning("stopped")
-            sys.exit(130)
-        except TdcdError as error:
-            logger.error(str(error))
-            sys.exit(2)
-        logger.info("the training is finished")
+    with running(f"{silo}/{client}", style, "stopped") as logger:
+        run_client(read, silo, client, own, insecure=insecure, told=logger.info)

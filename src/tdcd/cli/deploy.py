@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tdcd.cli.hub import Insecure
 from tdcd.cli.imports import importable
+from tdcd.cli.site import Insecure
 
 EXAMPLES = """Examples:
 

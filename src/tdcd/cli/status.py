@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.cli.hub import Insecure
+from tdcd.cli.site import Insecure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

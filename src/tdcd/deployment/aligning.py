@@ -16,7 +16,7 @@ from tdcd.deployment.peers import Peers
 from tdcd.deployment.psi import Member, common_places, hashed, ring
 from tdcd.errors import DataError, listed
 from tdcd.experiments.job import Job, TableData
-from tdcd.experiments.tables import LABEL, PART, handed_over
+from tdcd.experiments.tables import LABEL, PART, handed_over, says_what_is_held_out
 
 Progress = Callable[[int, int], None]
 """Is told how many points of how many are masked."""
@@ -26,12 +26,8 @@ def brought(job: Job, keys: list[Keys]) -> dict[str, Any]:
     """Return what a hub tells all others before they align."""
     assert isinstance(job.data, TableData)  # noqa: S101
     ids = unique_ids(keys)
-    column = job.data.split_column
-    has = [bool(column) and column in key.table.header for key in keys]
-    if any(has) and not all(has):
-        odd = keys[has.index(False)].table
-        raise DataError(f"{odd}: it has no column '{column}' (data.split_column), as others of its silo do")
-    return {"kind": ids.dtype.kind, "count": len(ids), "split": any(has)}
+    split = says_what_is_held_out(job.data, [key.table for key in keys])
+    return {"kind": ids.dtype.kind, "count": len(ids), "split": split}
 
 
 async def aligned(

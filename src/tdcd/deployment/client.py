@@ -16,9 +16,8 @@ from torch import Tensor
 
 from tdcd.compute import Workers, choose, cores, make, one_torch_thread
 from tdcd.compute.whole import embed_whole
-from tdcd.core.network import Block, Network
+from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.round import Round
-from tdcd.core.sampling import draw_batch
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
@@ -176,11 +175,8 @@ class Party:
         return {part: torch.from_numpy(numbers) for part, numbers in found.items()}
 
     def _from_set(self) -> dict[Part, Tensor]:
-        job = self.job
-        if self.site.data:
-            job = job.model_copy(update={"data": job.data.model_copy(update={"directory": self.site.data})})
         self.told("reading the data set")
-        data = load_data(job)
+        data = load_data(self.job)
         whole = {Part.TRAIN: data.federation.samples, **data.held_out}
         silo = self.identity.silo
         return {part: whole[part].features[silo][torch.from_numpy(n)] for part, n in self._numbers.items()}
@@ -189,7 +185,7 @@ class Party:
         """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""
         assert self._clients is not None and self._network is not None  # noqa: S101, PT018
         settings, number = self.job.training, question.stamp.round
-        batch = draw_batch(settings.seed, number, self._population, settings.batch_of(self._population)).numpy()
+        batch = settings.drawn(number, self._population).numpy()
         if "without" in question.tensors:
             batch = np.setdiff1d(batch, question.tensors["without"].numpy(), assume_unique=True)
         mine = np.flatnonzero(np.isin(self._numbers[Part.TRAIN], batch, assume_unique=True))
@@ -228,9 +224,9 @@ class Party:
 
     def _block(self, question: Message) -> Block:
         assert self._network is not None  # noqa: S101
-        like = self._network.initial()
-        block = {name: question.tensors[f"w {name}"].to(self._device) for name in like}
-        for name, tensor in like.items():
+        block = {}
+        for name, tensor in named_tensors(self._network.module):
+            block[name] = question.tensors[f"w {name}"].to(self._device)
             if block[name].shape != tensor.shape or block[name].dtype != tensor.dtype:
                 raise RefusedError(f"the hub's weights '{name}' do not fit the network here")
         return block

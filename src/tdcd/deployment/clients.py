@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from tdcd.deployment.messages import Assembler, Message, RefusedError, Stamp, frames
+from tdcd.deployment.messages import Assembler, Message, RefusedError, frames
 from tdcd.errors import DeploymentError
 
 SMALL = 1 << 16
@@ -330,8 +330,3 @@ class Clients:
         """Bytes of tensors sent to and received from clients."""
         links = self.links.values()
         return self._bytes[0] + sum(link.sent for link in links), self._bytes[1] + sum(link.received for link in links)
-
-
-def question(kind: str, number: int = 0, attempt: int = 0, **facts: Any) -> Message:
-    """Make a question."""
-    return Message(kind, facts, stamp=Stamp("", 0, number, attempt))

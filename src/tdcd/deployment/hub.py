@@ -8,14 +8,12 @@ that the next one begins without.
 
 import asyncio
 import json
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,29 +23,28 @@ from tdcd.core.average import Mean
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.round import sum_of_others, summed
-from tdcd.core.sampling import draw_batch
 from tdcd.core.topology import deal
 from tdcd.data.alignment import Alignment, Keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
-from tdcd.data.tables import ToldTable, feature_columns
+from tdcd.data.tables import ToldTable
 from tdcd.deployment.aligning import aligned, brought
 from tdcd.deployment.client import FACTS
-from tdcd.deployment.clients import Clients, Link, Question, question
+from tdcd.deployment.clients import Clients, Link, Question
 from tdcd.deployment.messages import Message, RefusedError, Stamp, tensors_array
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
 from tdcd.errors import DataError, DeploymentError
-from tdcd.experiments.data import load_data
+from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, TableData
+from tdcd.experiments.tables import silo_features
 from tdcd.files import write_atomically
 from tdcd.training.metrics import measure
 from tdcd.training.setup import build_network, check_finite, width_of
 
-T = TypeVar("T")
 RECENT = 20
 """Rounds that the speed is told of."""
 
@@ -97,13 +94,15 @@ class Hub:
 
     # Before the first round
 
-    async def prepare(self) -> None:
-        """Gather the clients, find the common IDs, and find out what the columns hold."""
-        if isinstance(self.job.data, TableData):
+    async def prepare(self, data: JobData | None) -> None:
+        """Gather the clients, find the common IDs, and find out what the columns hold.
+
+        Args:
+            data: A data set that every site has; none if clients have tables.
+        """
+        if data is None:
             await self._prepare_tables()
         else:
-            self.stage = "reading the data set"
-            data = await asyncio.to_thread(load_data, self.job)
             self.plan = plan_from_set(self.silo, data)
             self.model = self._modelled(tuple(data.federation.samples.features[self.silo].shape[1:]))
         await self._tell()
@@ -117,17 +116,15 @@ class Hub:
                     f"{file}: it is not the alignment of silo '{self.silo}' alone; remove it to align again"
                 )
         else:
-            await self._align_with_all()
-            assert self.alignment  # noqa: S101
+            self.alignment = await self._first_alignment()
             self.directory.mkdir(parents=True, exist_ok=True)
             self.alignment.save(file)
         await self._tell()
         self.stage = "gathering clients"
         keys = await self._all_keys()
-        assert self.alignment  # noqa: S101
         self.alignment.verify({self.silo: keys}, str(file))
         self.plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
-        self._columns = self._feature_columns(keys)
+        self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
         await self._tell()
         stored = self.directory / "preparation" / f"{self.silo}.json"
         if stored.exists():
@@ -141,20 +138,16 @@ class Hub:
             write_atomically(stored, self.preparation.to_json())
         self.model = self._modelled((len(self.preparation.outputs),))
 
-    async def _align_with_all(self) -> None:
-        """Meet until all hubs have the same alignment."""
+    async def _first_alignment(self) -> Alignment:
+        """Find the common IDs together with all other hubs."""
         self.stage = "gathering clients"
         keys = await self._all_keys()
         self.stage = "aligning"
-        own = brought(self.job, keys)
-        fingerprint = self.alignment.fingerprint if self.alignment else ""
-        everybody = await self.peers.meeting("start", {"alignment": fingerprint, **own})
+        everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
         began = time.monotonic()
         found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
-        if self.alignment and found.fingerprint != self.alignment.fingerprint:
-            raise DataError("the common IDs are not those that this training began with; start a new one")
-        self.alignment = found
         self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
+        return found
 
     def _masking(self, done: int, total: int) -> None:
         """Tell every tenth of the way."""
@@ -167,14 +160,6 @@ class Hub:
         found = same_kind([self._keys[name] for name in self.clients.names])
         self._keys |= {keys.table.client: keys for keys in found}
         return found
-
-    def _feature_columns(self, keys: Sequence[Keys]) -> list[str]:
-        assert isinstance(self.job.data, TableData)  # noqa: S101
-        own, column = self.job.silos[self.silo], self.job.data.split_column
-        also = {own.id: "the ID", own.label: "the label"}
-        if column and any(column in key.table.header for key in keys):
-            also[column] = "what says what is held out"
-        return feature_columns([key.table for key in keys], {name: what for name, what in also.items() if name})
 
     def _modelled(self, shape: tuple[int, ...]) -> Model:
         """Build the network, from its specification alone, and see that it works."""
@@ -208,7 +193,7 @@ class Hub:
         await self._known(lambda: self.model is not None)
         assert self.model and self.plan  # noqa: S101, PT018
         plan, model = self.plan, self.model
-        held = plan.holdings[link.name].numbers
+        held = plan.holdings[link.name]
         tensors = {part.word: torch.from_numpy(numbers) for part, numbers in held.items()}
         tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
         if tables:
@@ -227,18 +212,19 @@ class Hub:
     async def _hear_keys(self, link: Link) -> None:
         own = self.job.silos[self.silo]
         assert isinstance(self.job.data, TableData)  # noqa: S101
-        answer = await link.ask(question("keys", label=own.label, split=self.job.data.split_column), LARGEST)
+        asked = {"label": own.label, "split": self.job.data.split_column}
+        answer = await link.ask(Message("keys", asked), LARGEST)
         facts = answer.facts
         table = ToldTable(
             self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), tuple(facts["columns"])
         )
         values = {column: tensors_array(f"fact {column}", answer) for column in facts["facts"]}
         ids = tensors_array("ids", answer)
-        if self.alignment:
-            if self.alignment.ids.dtype.kind == "U":
-                ids = ids.astype(np.str_)
-            self.alignment.verify_client(Keys(table, ids, values), "this training")
+        if self._kind == "U":
+            ids = ids.astype(np.str_)
         keys = Keys(table, ids, values)
+        if self.alignment:
+            self.alignment.verify_client(keys, "this training")
         self._keys[link.name] = keys
         await self._tell()
 
@@ -327,8 +313,7 @@ class Hub:
         self.stage = f"round {number}"
         await self.clients.enough(min(deployment.minimum_clients, len(plan.roster.clients)), deployment.hub_deadline)
         self.peers.advance(number)
-        population = plan.counts[Part.TRAIN]
-        batch = draw_batch(self.job.training.seed, number, population, self.job.training.batch_of(population)).numpy()
+        batch = self._batch(number)
         lost, attempt, traffic = self._away, 0, Traffic()
         while True:
             zeta = torch.from_numpy(np.setdiff1d(batch, lost, assume_unique=True))
@@ -370,9 +355,8 @@ class Hub:
         gone = _samples(zeta, rows, missing)
         told = await self.peers.exchange(Message("embeddings", {}, {"phi": phi, "lost": gone}, stamp))
         traffic += Traffic(hub_to_hub=phi.nbytes * len(self.peers.peers))
-        everyone = [gone, *(message.tensors["lost"] for message in told.values())]
-        if any(len(one) for one in everyone):
-            return torch.cat(everyone).numpy(), traffic
+        if len(lost_anywhere := _united("lost", gone, told)):
+            return lost_anywhere, traffic
         for message in told.values():
             like({"phi": phi})(message)
         embeddings = {self.silo: phi} | {name: message.tensors["phi"] for name, message in told.items()}
@@ -401,15 +385,20 @@ class Hub:
         gone = _samples(zeta, rows, missing)
         away = torch.from_numpy(self._away_in(stamp.round + 1))
         told = await self.peers.exchange(Message("done", {}, {"lost": gone, "away": away}, stamp))
-        everyone = [gone, *(message.tensors["lost"] for message in told.values())]
-        if any(len(one) for one in everyone):
-            return torch.cat(everyone).numpy(), traffic
-        self._away = np.unique(torch.cat([away, *(message.tensors["away"] for message in told.values())]).numpy())
+        if len(lost_anywhere := _united("lost", gone, told)):
+            return lost_anywhere, traffic
+        self._away = _united("away", away, told)
         return mean.result(), traffic
+
+    def _batch(self, number: int) -> Array:
+        """Return the mini-batch of a round, before anybody is lost."""
+        assert self.plan  # noqa: S101
+        batch: Array = self.job.training.drawn(number, self.plan.counts[Part.TRAIN]).numpy()
+        return batch
 
     def _training(self, client: str) -> Array:
         assert self.plan  # noqa: S101
-        return self.plan.holdings[client].numbers[Part.TRAIN]
+        return self.plan.holdings[client][Part.TRAIN]
 
     def _away_in(self, number: int) -> Array:
         """Return the samples of a round's mini-batch whose clients are away now."""
@@ -417,10 +406,8 @@ class Hub:
         away = set(self.plan.roster.clients) - self.clients.present()
         if not away or number > self.job.training.rounds:
             return np.empty(0, dtype=np.int64)
-        population = self.plan.counts[Part.TRAIN]
-        batch = draw_batch(self.job.training.seed, number, population, self.job.training.batch_of(population)).numpy()
         held = np.concatenate([self._training(name) for name in sorted(away)])
-        return np.intersect1d(batch, held, assume_unique=True)
+        return np.intersect1d(self._batch(number), held, assume_unique=True)
 
     # Evaluation
 
@@ -435,18 +422,18 @@ class Hub:
         assert self.plan and self.model  # noqa: S101, PT018
         self.stage = f"evaluating after round {number}"
         stamp, dtype, width = Stamp("", 0, number), self.job.training.dtype, self.model.width
-        holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.numbers.values()))}
+        holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.values()))}
         message = Message("score", {}, _packed(block), stamp)
         questions = {}
         for name, held in holders.items():
-            wanted = {p.word: torch.empty(len(n), width, dtype=dtype) for p, n in held.numbers.items() if len(n)}
+            wanted = {p.word: torch.empty(len(n), width, dtype=dtype) for p, n in held.items() if len(n)}
             questions[name] = Question(message, _nbytes(wanted) + 8 * len(wanted), like(wanted))
         answers, _ = await self.clients.ask(questions)
         tensors: dict[str, Tensor] = {}
         for part, count in self.plan.counts.items():
             phi, there = torch.zeros(count, width, dtype=dtype), torch.zeros(count, dtype=torch.uint8)
             for name, answer in answers.items():
-                numbers = torch.from_numpy(holders[name].numbers[part])
+                numbers = torch.from_numpy(holders[name][part])
                 if len(numbers):
                     phi[numbers] = answer.tensors[part.word]
                     there[numbers] = 1
@@ -498,7 +485,7 @@ class Hub:
         ends = self._ends
         speed = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 and ends[-1] > ends[0] else 0.0
         now = time.monotonic()
-        rows = {n: len(h.numbers.get(Part.TRAIN, ())) for n, h in self.plan.holdings.items()} if self.plan else {}
+        rows = {n: len(held.get(Part.TRAIN, ())) for n, held in self.plan.holdings.items()} if self.plan else {}
         return StatusReply(
             silo=self.silo,
             job=self.job.name,
@@ -571,6 +558,11 @@ def _samples(zeta: Tensor, rows: Mapping[str, Tensor], names: set[str]) -> Tenso
     return torch.cat([torch.empty(0, dtype=torch.int64), *(zeta[rows[name]] for name in sorted(names))])
 
 
+def _united(name: str, own: Tensor, told: Mapping[str, Message]) -> Array:
+    """Return the samples that this hub or another tells of, each once."""
+    return np.unique(torch.cat([own, *(message.tensors[name] for message in told.values())]).numpy())
+
+
 def like(expected: Block) -> Callable[[Message], None]:
     """Return a check that a message has these tensors in this type and shape."""
 
@@ -581,36 +573,3 @@ def like(expected: Block) -> Callable[[Message], None]:
                 raise RefusedError(f"'{message.kind}' comes without '{name}' of shape {tuple(tensor.shape)}")
 
     return check
-
-
-@contextmanager
-def event_loop() -> Iterator[Callable[[Coroutine[Any, Any, T]], T]]:
-    """Run an event loop in a thread of its own; give a way to run coroutines in it and to wait for them."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="network", daemon=True)
-    thread.start()
-
-    def run(coroutine: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    try:
-        yield run
-    finally:
-        with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(_all_cancelled(), loop).result(5)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
-        if not thread.is_alive():
-            loop.close()
-
-
-async def _all_cancelled() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

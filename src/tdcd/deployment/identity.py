@@ -5,7 +5,7 @@ Every silo has a certificate authority (CA) of its own. A certificate names its 
 checked when somebody dials it, wherever it runs. A name counts only if the CA of that very silo has signed it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,6 +82,38 @@ class Pair:
     certificate: Path
     key: Path
 
+    @classmethod
+    def named(cls, folder: Path, stem: str) -> "Pair":
+        """Return where the pair of somebody lies."""
+        return cls(folder / f"{stem}.pem", folder / f"{stem}.key")
+
+
+def certify(
+    folder: Path, silo: str, clients: Iterable[str], *, days: int, ca_days: int, renew: bool = False
+) -> tuple[Pair, dict[Identity, Pair], set[Path]]:
+    """Make what a silo lacks of certificates: its CA, its hub's, its clients'.
+
+    Args:
+        folder: Where they lie.
+        silo: Whose.
+        clients: Their names.
+        days: How long those of hub and clients are valid.
+        ca_days: How long the CA is valid.
+        renew: Make those of hub and clients anew.
+
+    Returns:
+        The CA, the others by their holders, and the certificates that are new.
+    """
+    authority, made = Pair.named(folder, "ca"), set()
+    if not authority.certificate.exists():
+        made.add(make_authority(folder, silo, ca_days).certificate)
+    pairs = {}
+    for identity in (Identity(silo), *(Identity(silo, client) for client in clients)):
+        pairs[identity] = Pair.named(folder, identity.stem)
+        if renew or not pairs[identity].certificate.exists():
+            made.add(issue(authority, identity, folder, days).certificate)
+    return authority, pairs, made
+
 
 def make_authority(folder: Path, silo: str, days: int) -> Pair:
     """Make a silo's CA: ``ca.pem`` to hand out, ``ca.key`` to keep."""
@@ -93,7 +125,7 @@ def make_authority(folder: Path, silo: str, days: int) -> Pair:
         .add_extension(_usage(signing=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    return _written(Pair(folder / "ca.pem", folder / "ca.key"), builder.sign(key, hashes.SHA256()), key)
+    return _written(Pair.named(folder, "ca"), builder.sign(key, hashes.SHA256()), key)
 
 
 def issue(authority: Pair, identity: Identity, folder: Path, days: float) -> Pair:
@@ -118,8 +150,7 @@ def issue(authority: Pair, identity: Identity, folder: Path, days: float) -> Pai
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False)
     )
-    pair = Pair(folder / f"{identity.stem}.pem", folder / f"{identity.stem}.key")
-    return _written(pair, builder.sign(signer_key, hashes.SHA256()), key)
+    return _written(Pair.named(folder, identity.stem), builder.sign(signer_key, hashes.SHA256()), key)
 
 
 def read_certificate(path: Path) -> x509.Certificate:

@@ -13,8 +13,8 @@ from typing import Any
 
 import tomli_w
 
-from tdcd.deployment.identity import Identity, Pair, issue, make_authority
-from tdcd.deployment.run import silos_of
+from tdcd.deployment.identity import Identity, certify
+from tdcd.deployment.run import read_set, silos_of
 from tdcd.errors import DeploymentError
 from tdcd.experiments.job import Job, TableData
 from tdcd.files import write_atomically
@@ -74,7 +74,7 @@ class LocalFederation:
         Raises:
             TdcdError: the job cannot be deployed, or the folder holds another one.
         """
-        names = silos_of(job)
+        names = silos_of(job, read_set(job))
         folder.mkdir(parents=True, exist_ok=True)
         shared = folder / "job.toml"
         text = tomli_w.dumps(_without_paths(job))
@@ -86,9 +86,8 @@ class LocalFederation:
         sites, runs = {}, {}
         for silo, clients in names.items():
             place = folder / silo
-            authority = Pair(place / "certs" / "ca.pem", place / "certs" / "ca.key")
-            if not insecure and not authority.certificate.exists():
-                make_authority(place / "certs", silo, DAYS)
+            if not insecure:
+                certify(place / "certs", silo, clients, days=DAYS, ca_days=DAYS)
             runs[silo] = place / "run"
             for identity in (Identity(silo), *(Identity(silo, client) for client in clients)):
                 table: dict[str, Any]
@@ -100,13 +99,10 @@ class LocalFederation:
                 if data := _data(job, identity):
                     table["data"] = data
                 if not insecure:
-                    pair = Pair(place / "certs" / f"{identity.stem}.pem", place / "certs" / f"{identity.stem}.key")
-                    if not pair.certificate.exists():
-                        issue(authority, identity, place / "certs", DAYS)
                     table["tls"] = {
                         "ca": "certs/ca.pem",
-                        "certificate": f"certs/{pair.certificate.name}",
-                        "key": f"certs/{pair.key.name}",
+                        "certificate": f"certs/{identity.stem}.pem",
+                        "key": f"certs/{identity.stem}.key",
                     }
                     if identity.client is None:
                         cas = {name: f"../{name}/certs/ca.pem" for name in names if name != silo}

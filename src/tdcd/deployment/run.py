@@ -2,7 +2,7 @@
 
 import ctypes
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -12,37 +12,39 @@ from tdcd.compute import cores
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.splits import Part
+from tdcd.deployment.background import event_loop
 from tdcd.deployment.client import ClientProcess, Party
 from tdcd.deployment.clients import Clients, Link
-from tdcd.deployment.hub import Hub, HubParty, event_loop
+from tdcd.deployment.hub import Hub, HubParty
 from tdcd.deployment.identity import Identity
-from tdcd.deployment.peers import Peer, Peers
+from tdcd.deployment.peers import Peer, Peers, Told
 from tdcd.deployment.server import Server
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite, HubSite, check_loopback
 from tdcd.deployment.tls import Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
 from tdcd.errors import DeploymentError, JobError, TdcdError, listed, nearest
-from tdcd.experiments.data import load_data
+from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.training.directory import RunDirectory
 from tdcd.training.loop import Loop, Observer
 
-Told = Callable[[str], None]
-"""Takes a line for the log."""
+
+def read_set(job: Job) -> JobData | None:
+    """Read the data set of a job; nothing if its clients have tables."""
+    return None if isinstance(job.data, TableData) else load_data(job)
 
 
-def silos_of(job: Job) -> dict[str, tuple[str, ...]]:
-    """Return the names of every silo's clients."""
-    if isinstance(job.data, TableData):
+def silos_of(job: Job, data: JobData | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of every silo's clients, as the job names them, or as its data set is dealt."""
+    if data is None:
         found = {}
         for silo, own in job.silos.items():
             if not isinstance(own.clients, dict | list):
                 raise JobError(f'silos.{silo}.clients: name them: clients = ["north", "south"]')
             found[silo] = tuple(sorted(own.clients))
         return found
-    rosters = load_data(job).federation.rosters
-    return {silo: tuple(sorted(roster.clients)) for silo, roster in rosters.items()}
+    return {silo: tuple(sorted(roster.clients)) for silo, roster in data.federation.rosters.items()}
 
 
 def run_hub(
@@ -72,8 +74,9 @@ def run_hub(
     """
     _give_memory_back()
     job = _at(job, site.data)
-    names = silos_of(job)
-    _known(silo, names)
+    data = read_set(job)
+    names = silos_of(job, data)
+    check_silo(silo, names)
     shared, own = SharedJob.of(job), Identity(silo)
     trust = _trust(site, own, insecure=insecure)
     others = [name for name in names if name != silo]
@@ -105,7 +108,8 @@ def run_hub(
         watch(hub)
         status = "stopped"
         try:
-            run(hub.prepare())
+            run(hub.prepare(data))
+            del data
             _train(job, hub, HubParty(hub, run), directory, observer or Observer())
             status = "finished"
         except TdcdError as error:
@@ -181,10 +185,10 @@ def run_client(
     Raises:
         TdcdError: it cannot be started, is refused, or does not reach its hub.
     """
-    job = _at(job, None)
-    names = silos_of(job) if isinstance(job.data, TableData) else {}
-    if names:
-        _known(silo, names)
+    job = _at(job, site.data)
+    if isinstance(job.data, TableData):
+        names = silos_of(job, None)
+        check_silo(silo, names)
         if client not in names[silo]:
             raise JobError(f"silo '{silo}' has no client '{client}'{nearest(client, names[silo])}")
     identity = Identity(silo, client)
@@ -213,7 +217,12 @@ def _at(job: Job, directory: str | None) -> Job:
     return job.model_copy(update={"data": job.data.model_copy(update={"directory": directory})})
 
 
-def _known(silo: str, names: dict[str, tuple[str, ...]]) -> None:
+def check_silo(silo: str, names: Iterable[str]) -> None:
+    """Check that a job has a silo.
+
+    Raises:
+        JobError: it has not.
+    """
     if silo not in names:
         raise JobError(f"the job has no silo '{silo}'{nearest(silo, names)}")
 

@@ -9,21 +9,17 @@ import torch
 from torch import Tensor
 
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, gathered, owners
+from tdcd.data.alignment import Alignment, Keys, owners
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.labels import coded
 from tdcd.data.splits import Part
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
-from tdcd.experiments.tables import LABEL, parts_of_ids
+from tdcd.experiments.tables import labels_of_ids, parts_of_ids
 
-
-@dataclass(frozen=True)
-class Holding:
-    """What one client holds: the numbers of its samples in every part, ascending."""
-
-    numbers: Mapping[Part, Array]
+Holding = Mapping[Part, Array]
+"""What one client holds: the numbers of its samples in every part, ascending."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +41,11 @@ class SiloPlan:
     idle: tuple[str, ...] = ()
     """Clients without any sample."""
 
-    def owner(self, part: Part) -> dict[str, Tensor]:
-        """Return the numbers of a part's samples by client."""
-        held = {name: own.numbers[part] for name, own in self.holdings.items() if part in own.numbers}
-        return {name: torch.from_numpy(numbers) for name, numbers in held.items()}
-
 
 def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients told."""
     parts = parts_of_ids(job, alignment, where)
-    if LABEL in alignment.handed:
-        texts = alignment.handed[LABEL]
-    else:
-        texts = gathered(alignment, keys, job.silos[silo].label or "")
+    texts = labels_of_ids(job, silo, alignment, keys)
     labels, classes = coded(texts, job.training.loss, job.labels.positive)
     names = [key.table.client for key in keys]
     return _plan(owners(alignment, keys), names, parts, labels, classes, alignment.fingerprint)
@@ -92,7 +80,7 @@ def _plan(
     """Sort samples by part: a sample's number is its place among those of its part."""
     present = [part for part in Part if (parts == part).any()]
     holdings = {
-        name: Holding({part: np.flatnonzero(owner[parts == part] == number) for part in present})
+        name: {part: np.flatnonzero(owner[parts == part] == number) for part in present}
         for number, name in enumerate(names)
     }
     return SiloPlan(
@@ -103,5 +91,5 @@ def _plan(
         classes=classes,
         parts=parts.astype(np.int8),
         fingerprint=fingerprint,
-        idle=tuple(n for n, held in holdings.items() if not any(len(numbers) for numbers in held.numbers.values())),
+        idle=tuple(n for n, held in holdings.items() if not any(len(numbers) for numbers in held.values())),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from tdcd.deployment.hub import event_loop
+from tdcd.deployment.background import event_loop
 from tdcd.deployment.identity import Identity, judged, read_certificate
 from tdcd.deployment.site import ClientSite, HubSite, check_loopback, read_site
 from tdcd.deployment.tls import Open, Trust

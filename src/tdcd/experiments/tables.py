@@ -14,7 +14,7 @@ from tdcd.data.federation import Federation, roster_of
 from tdcd.data.labels import coded
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.splits import Part
-from tdcd.data.tables import Table, feature_columns
+from tdcd.data.tables import Table, TableHead, feature_columns
 from tdcd.data.tabular import encoded, fitted
 from tdcd.errors import DataError, JobError, listed
 from tdcd.experiments.data import JobData, Told, count, drawn_parts, row_splits
@@ -57,13 +57,7 @@ class TableJob:
                     if column:
                         table.need(column, key)
         column = job.data.split_column
-        splits = tuple(s for s, files in tables.items() if column and any(column in table.header for table in files))
-        for name in splits:
-            for table in tables[name]:
-                if column not in table.header:
-                    raise DataError(
-                        f"{table}: it has no column '{column}' (data.split_column), as others of its silo do"
-                    )
+        splits = tuple(silo for silo, files in tables.items() if says_what_is_held_out(job.data, files))
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
         return cls(job, job.data, tables, splits, told)
@@ -71,7 +65,7 @@ class TableJob:
     def align(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
         """Find the common IDs, and hand over what all silos need to know of them."""
         keys = self._keys()
-        return self._checked(align(keys, self._handed()), keys), keys
+        return self._checked(align(keys, handed_over(self.job, self.splits)), keys), keys
 
     def alignment(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
         """Read the job's alignment and verify it at every client; align anew if it has none."""
@@ -81,7 +75,7 @@ class TableJob:
         found = Alignment.load(path)
         keys = self._keys()
         found.verify(keys, str(path))
-        wanted = self._handed()
+        wanted = handed_over(self.job, self.splits)
         if set(wanted) != set(found.handed):
             told = [listed(sorted(names)) or "nothing" for names in (found.handed, wanted)]
             raise DataError(
@@ -98,22 +92,12 @@ class TableJob:
 
     def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
         """Return the label of every common ID."""
-        if LABEL in alignment.handed:
-            return alignment.handed[LABEL]
         silo = next(iter(self.tables))
-        return gathered(alignment, keys[silo], self.job.silos[silo].label or "")
-
-    def parts(self, alignment: Alignment, where: str) -> Array:
-        """Return the part of every common ID."""
-        return parts_of_ids(self.job, alignment, where)
+        return labels_of_ids(self.job, silo, alignment, keys[silo])
 
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""
-        own = self.job.silos[silo]
-        also = {own.id: "the ID", own.label: "the label", self.dealt_by(silo): "what rows are dealt by"}
-        if silo in self.splits:
-            also[self.data.split_column] = "what says what is held out"
-        return feature_columns(self.tables[silo], {column: what for column, what in also.items() if column})
+        return silo_features(self.job, silo, self.tables[silo], self.dealt_by(silo))
 
     def dealt_by(self, silo: str) -> str | None:
         """Return the column by which a silo's rows are dealt to simulated clients, if they are."""
@@ -136,9 +120,6 @@ class TableJob:
             found[silo] = same_kind(keys)
         return found
 
-    def _handed(self) -> dict[str, tuple[str, str]]:
-        return handed_over(self.job, self.splits)
-
     def _checked(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Alignment:
         """Check that silos that know the same thing say the same of it."""
         owners = {silo: self.job.silos[silo].label for silo in self.tables if self.job.silos[silo].label}
@@ -156,6 +137,38 @@ class TableJob:
                         f"differs: {listed(alignment.ids[differ])}"
                     )
         return alignment
+
+
+def says_what_is_held_out(data: TableData, tables: Sequence[TableHead]) -> bool:
+    """Tell whether a silo's tables have the column that says what is held out: all of them, or none.
+
+    Raises:
+        DataError: some have it.
+    """
+    column = data.split_column
+    lacking = [table for table in tables if column not in table.header]
+    if column is None or len(lacking) == len(tables):
+        return False
+    if lacking:
+        raise DataError(f"{lacking[0]}: it has no column '{column}' (data.split_column), as others of its silo do")
+    return True
+
+
+def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: str | None = None) -> list[str]:
+    """Return a silo's columns of features: all that mean nothing else to the job."""
+    assert isinstance(job.data, TableData)  # noqa: S101
+    own = job.silos[silo]
+    also = {own.id: "the ID", own.label: "the label", dealt_by: "what rows are dealt by"}
+    if says_what_is_held_out(job.data, tables):
+        also[job.data.split_column] = "what says what is held out"
+    return feature_columns(tables, {column: what for column, what in also.items() if column})
+
+
+def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[Keys]) -> Array:
+    """Return the label of every common ID: as was handed over with it, or as a silo has it."""
+    if LABEL in alignment.handed:
+        return alignment.handed[LABEL]
+    return gathered(alignment, keys, job.silos[silo].label or "")
 
 
 def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
@@ -210,7 +223,7 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     columns = {silo: opened.features(silo) for silo in opened.tables}
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
     alignment, keys = opened.alignment()
-    parts = opened.parts(alignment, where)
+    parts = parts_of_ids(job, alignment, where)
     labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive)
     ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
     rosters = {

@@ -197,15 +197,23 @@ class RunDirectory:
     def _checkpoints(self) -> dict[int, Path]:
         """Return the checkpoints' files by their rounds."""
         files = [file for file in (self._earlier, self._checkpoint) if file and file.exists()]
-        return {self._read(file).round: file for file in files}
+        return {self._state(file)[0]: file for file in files}
+
+    def _state(self, file: Path) -> tuple[int, dict[str, Any]]:
+        """Read a checkpoint's round, and what else it tells besides its tensors, which may be large."""
+        try:
+            state = json.loads(_metadata(file)["tdcd"])
+            _refuse_another(self.path, state["job"], dict(flat(self._job)))
+            return int(state["round"]), state
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
 
     def _read(self, file: Path) -> Checkpoint:
-        tensors, metadata = _unpacked(file)
+        number, state = self._state(file)
+        tensors, _ = _unpacked(file)
         try:
-            state = json.loads(metadata["tdcd"])
-            _refuse_another(self.path, state["job"], dict(flat(self._job)))
             return Checkpoint(
-                round=int(state["round"]),
+                round=number,
                 blocks=_nested(tensors, state["silos"]),
                 seconds=float(state["seconds"]),
                 traffic=Traffic(**{str(way): int(sent) for way, sent in state["traffic"].items()}),
@@ -335,6 +343,14 @@ def _smallest(numbers: Tensor) -> Tensor:
 
 def _packed(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:
     return safetensors.torch.save({name: t.contiguous() for name, t in dict(tensors).items()}, metadata)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (safetensors.SafetensorError, OSError) as error:
+        raise RunError(f"{path}: damaged, cannot be read: {error}") from error
 
 
 def _unpacked(path: Path) -> tuple[Block, dict[str, str]]:

@@ -5,10 +5,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field, model_validator
+from torch import Tensor
 
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.sampling import draw_batch
 from tdcd.errors import JobError
 from tdcd.strict import Strict
 from tdcd.training.schedules import Constant, Schedule
@@ -94,6 +96,10 @@ class Settings(Strict):
     def rate_of(self, number: int) -> float:
         """Return the learning rate of round ``number`` of 1 … R."""
         return self.schedule.rate(self.rate, number, self.rounds, self.local_steps)
+
+    def drawn(self, number: int, samples: int) -> Tensor:
+        """Return the mini-batch of round ``number``, drawn from the seed out of so many samples."""
+        return draw_batch(self.seed, number, samples, self.batch_of(samples))
 
     def batch_of(self, samples: int) -> int:
         """Return the batch size for a training set of so many samples."""

@@ -14,7 +14,6 @@ from tdcd.compute import ComputeName, cores
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
-from tdcd.core.sampling import draw_batch
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
 from tdcd.data.federation import Federation
@@ -224,8 +223,8 @@ def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
     """Return the function that gives round r its mini-batch: drawn from the seed, or as the user listed them."""
     if given is None:
-        size = settings.batch_of(len(federation))
-        return lambda number: draw_batch(settings.seed, number, len(federation), size)
+        settings.batch_of(len(federation))  # told now, not in the first round, if it is too large
+        return lambda number: settings.drawn(number, len(federation))
     if len(given) < settings.rounds:
         raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")
     numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(given)]
