@@ -80,8 +80,8 @@ def large(folder: Path) -> str:
 
     def look(federation: LocalFederation) -> None:
         for who, process in federation.processes.items():
-            if who.client is None and (kilobytes := high_water(process.pid)):
-                peak[who] = max(peak.get(who, 0), kilobytes)
+            if who.client is None and (most := high_water(process.pid)):
+                peak[who] = max(peak.get(who, 0), most)
 
     federation = deployed(load_job("digits", settings, clients=4), folder, look)
     history = read_history(next(iter(federation.runs.values())) / "history.jsonl")
@@ -89,17 +89,17 @@ def large(folder: Path) -> str:
     time = seconds_a_round(history)
     return (
         f"| ResNet18, {block / 1e6:.0f} MB of weights to and from 4 clients a silo | {time:.1f} s a round; a hub's "
-        f"memory at its highest {max(peak.values()) / 1000:.0f} MB |"
+        f"memory at its highest {max(peak.values()) / 1e6:.0f} MB |"
     )
 
 
 def high_water(pid: int) -> int:
-    """Return the most memory that a process has had, in kB."""
+    """Return the most memory that a process has had, in bytes."""
     try:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return 1024 * int(found[1]) if found else 0
 
 
 def alignment(folder: Path) -> str:

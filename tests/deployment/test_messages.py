@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from tdcd.data.arrays import Array
+from tdcd.deployment import messages
 from tdcd.deployment.messages import (
     CHUNK,
     Assembler,
@@ -58,6 +59,33 @@ def test_a_message_comes_as_it_went(tensors: dict[str, Tensor], facts: dict[str,
     assert list(found.tensors) == list(tensors)
     for name, tensor in tensors.items():
         assert same(found.tensors[name], tensor)
+
+
+@settings(deadline=None)
+@given(TENSORS)
+def test_tensors_can_be_taken_as_they_come(tensors: dict[str, Tensor]) -> None:
+    taken: dict[str, Tensor] = {}
+    assembler = Assembler(MOST)
+    assembler.take = taken.__setitem__
+    found = [assembler.feed(frame) for frame in frames(Message("kind", {}, tensors, STAMP))][-1]
+    assert found is not None
+    assert list(found.tensors) == list(tensors) == list(taken)
+    for name, tensor in tensors.items():
+        left = found.tensors[name]
+        assert same(taken[name], tensor)
+        assert (left.device.type, left.dtype, left.shape) == ("meta", tensor.dtype, tensor.shape)
+
+
+def test_no_more_than_a_tensor_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "CHUNK", 1 << 10)
+    tensors = {str(number): torch.rand(1 << 10) for number in range(8)}
+    assembler, held, taken = Assembler(MOST), [], []
+    assembler.take = lambda name, tensor: taken.append(name)
+    for frame in frames(Message("weights", {}, tensors, STAMP)):
+        assembler.feed(frame)
+        held.append(len(assembler._bytes))
+    assert taken == list(tensors)
+    assert max(held) < tensors["0"].nbytes
 
 
 def test_large_tensors_go_in_chunks() -> None:

@@ -12,6 +12,10 @@ Averaging = Literal["uniform", "samples"]
 still θ_j. ``samples``: a client counts by its rows in the batch, |ζ_{k,j}|/|ζ|."""
 
 
+PIECE = 1 << 18
+"""Numbers that are added at once where memory counts: torch makes float64 of all of them first."""
+
+
 class Mean:
     """A weighted mean of blocks that holds one block, however many are added.
 
@@ -27,6 +31,16 @@ class Mean:
         """Add one block."""
         if block:
             torch._foreach_add_([self._sum[name] for name in block], list(block.values()), alpha=weight)
+        self.count(weight)
+
+    def add_tensor(self, name: str, tensor: Tensor, weight: float) -> None:
+        """Add one tensor of a block that comes in parts. Tell once with ``count`` that all of it has come."""
+        total, added = self._sum[name].view(-1), tensor.reshape(-1)
+        for start in range(0, len(total), PIECE):
+            total[start : start + PIECE].add_(added[start : start + PIECE], alpha=weight)
+
+    def count(self, weight: float) -> None:
+        """Count a block whose tensors were added one by one."""
         self._weight += weight
 
     def add_stack(self, stack: Block, weights: Tensor) -> None:

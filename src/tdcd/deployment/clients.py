@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import grpc
+from torch import Tensor
 
 from tdcd.deployment.messages import Assembler, Message, RefusedError, frames
 from tdcd.errors import DeploymentError
@@ -32,10 +34,18 @@ class Question:
     """Raises RefusedError if an answer is none."""
 
 
-class Room:
-    """Room for one large answer at a time: who wants to send another is not read from until there is some."""
+Take = Callable[[str, str, Tensor], None]
+"""Is given tensors of answers: whose, their names, and they. Raises RefusedError if one is not as it should be."""
 
-    def __init__(self) -> None:
+
+class Room:
+    """Room for one large answer at a time: who wants to send another is not read from until there is some.
+
+    Its tensors are taken one by one as they come: so a hub never holds a client's weights, let alone all clients'.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
         self._holder: Link | None = None
         self._over = False
         self._news = asyncio.Condition()
@@ -52,6 +62,11 @@ class Room:
             if self._holder is link:
                 self._holder = None
                 self._news.notify_all()
+
+    def take(self, link: "Link", name: str, tensor: Tensor) -> None:
+        """Take a tensor of an answer, if anybody still waits for it."""
+        if not self._over:
+            self._take(link.name, name, tensor)
 
     async def close(self) -> None:
         """Nobody waits for these answers any more."""
@@ -96,6 +111,7 @@ class Link:
         if not self.free:
             raise GoneError(f"client '{self.name}' is still busy with an earlier question")
         self._room = room
+        self._assembler.take = partial(room.take, self) if room else None
         self._asking = asyncio.ensure_future(self._ask(message, most + SMALL))
         self._asking.add_done_callback(_looked_at)
         answer = await asyncio.shield(self._asking)
@@ -147,10 +163,16 @@ class Link:
                 if message.stamp.epoch != self._number:
                     raise RefusedError("an answer to another question")
                 self._answer.set_result(message)
+                del message  # it may be large, and the next answer may be long in coming
+                await self._leave()
         finally:
             self.close()
-            if self._room:
-                await self._room.leave(self)
+            await self._leave()
+
+    async def _leave(self) -> None:
+        room, self._room, self._assembler.take = self._room, None, None
+        if room:
+            await room.leave(self)
 
     def close(self) -> None:
         """Give up the stream."""
@@ -267,28 +289,24 @@ class Clients:
             await self.enough(count, seconds)
 
     async def ask(
-        self, questions: Mapping[str, Question], take: Callable[[str, Message], None] | None = None
+        self, questions: Mapping[str, Question], take: Take | None = None
     ) -> tuple[dict[str, Message], set[str]]:
         """Ask several clients at once; return the answers, and who is left out because it gave none.
 
         Args:
             questions: What to ask each.
-            take: Is given every answer, in the order of names; large ones as soon as they come, one at a time, and they
-                are not kept: so that a hub never has to hold all of its clients' weights.
+            take: Is given the tensors of every answer, in the order of names; those of large answers as soon as they
+                come, one answer at a time: then also those of a client that is left out after all. They are not kept.
 
         Raises:
             DeploymentError: nobody could do what was asked.
         """
-        room = Room()
+        room = Room(take) if take else None
 
         async def asked(name: str, question: Question) -> Message:
-            link, large = self.links[name], take is not None and question.most > LARGE
+            link, large = self.links[name], question.most > LARGE
             answer = await link.ask(question.message, question.most, room if large else None)
             question.check(answer)
-            if take and large:
-                take(name, answer)
-                answer = Message(answer.kind)
-                await room.leave(link)
             return answer
 
         tasks = {
@@ -298,7 +316,8 @@ class Clients:
         }
         if tasks:
             await asyncio.wait(tasks.values(), timeout=self.deadline)
-        await room.close()
+        if room:
+            await room.close()
         answers: dict[str, Message] = {}
         failed: dict[str, str] = {}
         lost: dict[str, str] = {name: "it is not there" for name in questions if name not in tasks}
@@ -319,7 +338,8 @@ class Clients:
                 self.told(f"client '{name}' is left out: {why}")
         for name in sorted(answers):
             if take and questions[name].most <= LARGE:
-                take(name, answers[name])
+                for part, tensor in answers[name].tensors.items():
+                    take(name, part, tensor)
         if failed and len(failed) == len(questions):
             name, why = next(iter(failed.items()))
             raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")

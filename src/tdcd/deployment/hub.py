@@ -88,7 +88,6 @@ class Hub:
     _away: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Samples of the next mini-batch whose clients are away, in whatever silo."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _measured: tuple[Blocks, dict[Part, dict[str, float]]] | None = None
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _started: float = field(default_factory=time.monotonic)
 
@@ -294,7 +293,7 @@ class Hub:
                     f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
                     f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
                 )
-            self._away, self._measured = np.empty(0, dtype=np.int64), None
+            self._away = np.empty(0, dtype=np.int64)
             found: int = max(set.intersection(*(set(told["rounds"]) for told in everybody.values())))
             self.round = found
             return found
@@ -358,7 +357,7 @@ class Hub:
         if len(lost_anywhere := _united("lost", gone, told)):
             return lost_anywhere, traffic
         for message in told.values():
-            like({"phi": phi})(message)
+            check_tensor({"phi": phi}, "phi", message.tensors.get("phi"))
         embeddings = {self.silo: phi} | {name: message.tensors["phi"] for name, message in told.items()}
         others = sum_of_others(embeddings, self.silo)
 
@@ -370,10 +369,14 @@ class Hub:
         uniform = self.job.training.averaging == "uniform"
         mean = Mean(block)
 
-        def add(name: str, answer: Message) -> None:
-            mean.add(dict(answer.tensors), 1.0 if uniform else float(len(rows[name])))
+        counts = {name: 1.0 if uniform else float(len(own)) for name, own in rows.items()}
+
+        def add(name: str, part: str, tensor: Tensor) -> None:
+            check_tensor(block, part, tensor)
+            mean.add_tensor(part, tensor, counts[name])
 
         answered, missing = await self.clients.ask(questions, add)
+        mean.count(sum(counts[name] for name in answered))
         idle = len(roster.clients) - len(answered)
         if (uniform and idle) or not rows:
             mean.add(block, float(max(idle, 1)))
@@ -536,13 +539,10 @@ class HubParty:
         block, traffic = self.run(self.hub.one_round(blocks[self.hub.silo], number))
         return {self.hub.silo: block}, traffic
 
-    def measured(self, blocks: Blocks, part: Part) -> Mapping[str, float]:
+    def measured(self, blocks: Blocks) -> Mapping[Part, Mapping[str, float]]:
         """See Party."""
-        known = self.hub._measured
-        if known is None or known[0] is not blocks:
-            found = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round))
-            known = self.hub._measured = (blocks, found)
-        return known[1][part]
+        found: Mapping[Part, Mapping[str, float]] = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round))
+        return found
 
 
 def _packed(block: Block) -> dict[str, Tensor]:
@@ -564,12 +564,23 @@ def _united(name: str, own: Tensor, told: Mapping[str, Message]) -> Array:
 
 
 def like(expected: Block) -> Callable[[Message], None]:
-    """Return a check that a message has these tensors in this type and shape."""
+    """Return a check that a message has these tensors, in this type and shape, and no others."""
 
     def check(message: Message) -> None:
-        for name, tensor in expected.items():
-            found = message.tensors.get(name)
-            if found is None or found.shape != tensor.shape or found.dtype != tensor.dtype:
-                raise RefusedError(f"'{message.kind}' comes without '{name}' of shape {tuple(tensor.shape)}")
+        for name in {**expected, **message.tensors}:
+            check_tensor(expected, name, message.tensors.get(name))
 
     return check
+
+
+def check_tensor(expected: Block, name: str, found: Tensor | None) -> None:
+    """Check that a tensor that has come is one that was asked for.
+
+    Raises:
+        RefusedError: it is not.
+    """
+    wanted = expected.get(name)
+    if wanted is None:
+        raise RefusedError(f"it comes with '{name[:40]}', which nobody asked for")
+    if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
+        raise RefusedError(f"it comes without '{name}' of shape {tuple(wanted.shape)}")

@@ -5,7 +5,7 @@ that have really come, and nothing is ever unpickled.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -20,7 +20,7 @@ from tdcd.deployment.wire.tdcd_pb2 import Frame, Header, TensorHeader
 from tdcd.errors import DeploymentError
 
 PROTOCOL = 1
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """Bytes of a frame, at most, that we send."""
 MOST_TENSORS = 100_000
 MOST_DIMENSIONS = 16
@@ -109,14 +109,20 @@ def frames(message: Message) -> Iterator[Frame]:
 
 
 class Assembler:
-    """Puts the messages of a stream together again, one after the other."""
+    """Puts the messages of a stream together again, one after the other.
+
+    A tensor exists as soon as its bytes have come. Who takes tensors at once, by setting ``take``, never has a whole
+    message in memory: what was taken stays in the message without its numbers, as a tensor of the device ``meta``.
+    """
 
     def __init__(self, most: int) -> None:
         self.most = most
         """Bytes that a message may have; changes as other messages are expected."""
+        self.take: Callable[[str, Tensor], None] | None = None
         self._header: Header | None = None
         self._bytes = bytearray()
-        self._wanted = 0
+        """Of the tensor that is under way."""
+        self._tensors: dict[str, Tensor] = {}
 
     def feed(self, frame: Frame) -> Message | None:
         """Take the next frame; return the message that it completes, if it does.
@@ -128,20 +134,36 @@ class Assembler:
         if begins:
             if self._header is not None:
                 raise RefusedError("a message begins before the one before it has ended")
-            self._wanted = _checked(frame.header, self.most)
+            _check(frame.header, self.most)
             self._header = frame.header
         if self._header is None:
             raise RefusedError("a message begins without a header")
         if not frame.chunk and not begins:
             raise RefusedError("an empty frame")
-        if len(self._bytes) + len(frame.chunk) > self._wanted:
+        if self._fill(self._header, memoryview(frame.chunk)):
             raise RefusedError("a message has more bytes than its header tells")
-        self._bytes += frame.chunk
-        if len(self._bytes) < self._wanted:
+        if len(self._tensors) < len(self._header.tensors):
             return None
-        header, data = self._header, self._bytes
-        self._header, self._bytes, self._wanted = None, bytearray(), 0
-        return _message(header, data)
+        message = _message(self._header, self._tensors)
+        self._header, self._tensors = None, {}
+        return message
+
+    def _fill(self, header: Header, data: memoryview) -> int:
+        """Take bytes for the tensors that are not complete; return how many are left over."""
+        for told in header.tensors[len(self._tensors) :]:
+            size = _size(told)
+            missing = _padded(size) - len(self._bytes)
+            self._bytes += data[:missing]
+            if len(data) < missing:
+                return 0
+            data = data[missing:]
+            tensor = _tensor(told, self._bytes)
+            self._bytes = bytearray()
+            if self.take:
+                self.take(told.name, tensor)
+                tensor = tensor.to("meta")
+            self._tensors[told.name] = tensor
+        return len(data)
 
     def feed_bytes(self, data: bytes) -> Message | None:
         """Take a frame as it comes from the network."""
@@ -152,8 +174,8 @@ class Assembler:
         return self.feed(frame)
 
 
-def _checked(header: Header, most: int) -> int:
-    """Return how many bytes follow a header, if it may have so many."""
+def _check(header: Header, most: int) -> None:
+    """Refuse a header that promises what it may not."""
     if len(header.tensors) > MOST_TENSORS:
         raise RefusedError(f"a message with {len(header.tensors)} tensors")
     total = 0
@@ -162,32 +184,33 @@ def _checked(header: Header, most: int) -> int:
             raise RefusedError(f"a tensor of an unknown type: '{tensor.dtype[:40]}'")
         if len(tensor.shape) > MOST_DIMENSIONS:
             raise RefusedError(f"a tensor of {len(tensor.shape)} dimensions")
-        total += _padded(prod(tensor.shape) * _DTYPES[tensor.dtype].itemsize)
+        total += _padded(_size(tensor))
         if total > most:
             raise RefusedError(f"'{header.kind[:40]}' would be larger than the {most:,} bytes that it may have here")
     if len({tensor.name for tensor in header.tensors}) < len(header.tensors):
         raise RefusedError("a message with two tensors of the same name")
-    return total
 
 
-def _message(header: Header, data: bytearray) -> Message:
+def _size(told: TensorHeader) -> int:
+    return prod(told.shape) * _DTYPES[told.dtype].itemsize
+
+
+def _tensor(told: TensorHeader, data: bytearray) -> Tensor:
+    dtype, shape = _DTYPES[told.dtype], tuple(told.shape)
+    if data:
+        return torch.frombuffer(data, dtype=dtype, count=prod(shape)).reshape(shape)
+    if max(shape) > np.iinfo(np.int32).max:
+        raise RefusedError("an empty tensor of a strange shape")
+    return torch.empty(shape, dtype=dtype)
+
+
+def _message(header: Header, tensors: Mapping[str, Tensor]) -> Message:
     try:
         facts = json.loads(header.facts) if header.facts else {}
     except (ValueError, RecursionError) as error:
         raise RefusedError("a message whose facts are not JSON") from error
     if not isinstance(facts, dict):
         raise RefusedError("a message whose facts are no table")
-    tensors, start = {}, 0
-    for told in header.tensors:
-        dtype, shape = _DTYPES[told.dtype], tuple(told.shape)
-        count = prod(shape)
-        if count:
-            tensors[told.name] = torch.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape)
-        else:
-            if max(shape) > np.iinfo(np.int32).max:
-                raise RefusedError("an empty tensor of a strange shape")
-            tensors[told.name] = torch.empty(shape, dtype=dtype)
-        start += _padded(count * dtype.itemsize)
     stamp = Stamp(header.job, header.epoch, header.round, header.attempt)
     return Message(header.kind, facts, tensors, stamp)
 

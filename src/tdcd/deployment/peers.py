@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tdcd.deployment.messages import PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
+from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
 from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
 from tdcd.errors import DeploymentError, listed
@@ -29,8 +29,6 @@ LARGEST = 1 << 34
 """Bytes that a message between hubs may have."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
-SMALL = 1 << 19
-"""Bytes of a message that should be one frame."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
 
@@ -285,7 +283,7 @@ class Peers:
 
         async def call() -> None:
             timeout, who = LONGEST_WAIT + message.nbytes / SLOWEST, (("silo", self.silo),)
-            short = list(frames(message)) if message.nbytes < SMALL else []
+            short = list(frames(message)) if message.nbytes < CHUNK else []
             if len(short) == 1:
                 await peer.stub.Hand(short[0], timeout=timeout, metadata=who)
             else:

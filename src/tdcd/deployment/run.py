@@ -206,7 +206,7 @@ def _give_memory_back() -> None:
     """Let what is freed go back to the system at once: a hub holds large weights for a short time in every round."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
-        for option, value in ((-3, 1 << 17), (-1, 1 << 17)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+        for option, value in ((-3, 1 << 17), (-1, 1 << 17), (-8, 1)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX
             libc.mallopt(option, value)
 
 

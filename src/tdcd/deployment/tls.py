@@ -26,7 +26,7 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.http2.bdp_probe", 0),  # with it, gRPC would hold a large answer in memory that nobody has asked to read yet
-    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
 )

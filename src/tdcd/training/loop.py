@@ -36,8 +36,8 @@ class Party(Protocol):
             RewoundError: all go back to an earlier round.
         """
 
-    def measured(self, blocks: Blocks, part: Part) -> Mapping[str, float]:
-        """Return loss and metrics of the whole model on a part of the samples; nothing if there are none."""
+    def measured(self, blocks: Blocks) -> Mapping[Part, Mapping[str, float]]:
+        """Return loss and metrics of the whole model on every part of the samples; none where there are none."""
 
 
 class RewoundError(Exception):
@@ -201,7 +201,8 @@ class Loop:
         done = self.state.done
         if not self._due(done) or (self.history and self.history[-1].round == done):
             return False
-        train, validation, test = (self.party.measured(self.state.blocks, part) for part in Part)
+        measures = self.party.measured(self.state.blocks)
+        train, validation, test = (measures[part] for part in Part)
         found = Evaluation(
             round=done,
             iteration=done * self.settings.local_steps,
@@ -211,9 +212,9 @@ class Loop:
             validation=validation,
             test=test,
         )
-        for name, measures in (("training", train), ("validation", validation), ("test", test)):
-            if not isfinite(measures.get("loss", 0.0)):
-                raise self._diverged(f"the {name} loss is {measures['loss']}", done)
+        for name, of_part in (("training", train), ("validation", validation), ("test", test)):
+            if not isfinite(of_part.get("loss", 0.0)):
+                raise self._diverged(f"the {name} loss is {of_part['loss']}", done)
         first, loss = (self.history or [found])[0].train["loss"], found.train["loss"]
         if loss > GROWTH * max(first, 1.0):
             raise self._diverged(f"the training loss grew from {first:.4g} to {loss:.4g}", done)

@@ -124,9 +124,13 @@ class Simulation:
         sent = self.ledger.traffic(self.ledger.rows(round_.batch.numpy()))
         return self.engine.round(blocks, round_), sent
 
-    def measured(self, blocks: Blocks, part: Part) -> dict[str, float]:
+    def measured(self, blocks: Blocks) -> dict[Part, dict[str, float]]:
+        """See Party."""
+        parts = (self.setup.train, self.setup.validation, self.setup.test)
+        return {part: self._measured(blocks, parts[part]) for part in Part}
+
+    def _measured(self, blocks: Blocks, samples: Samples | None) -> dict[str, float]:
         """Measure the whole model on all samples of a part."""
-        samples = (self.setup.train, self.setup.validation, self.setup.test)[part]
         if samples is None:
             return {}
         found = self.engine.scores(blocks, samples.features)
