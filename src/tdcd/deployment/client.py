@@ -299,7 +299,7 @@ class ClientProcess:
             if question.kind == "farewell":
                 return str(question.facts.get("status")), True
             try:
-                answer = await asyncio.to_thread(self.party.answer, question)
+                answer = self.party.answer(question)  # nothing else happens here: gRPC's own threads keep the line
             except TdcdError as error:
                 self.told(f"cannot answer '{question.kind}': {error}")
                 answer = Message("failed", {"why": str(error)})

@@ -89,7 +89,7 @@ class Link:
     seen: float = field(default_factory=time.monotonic)
     _assembler: Assembler = field(default_factory=lambda: Assembler(SMALL))
     _answer: asyncio.Future[Message] | None = None
-    _asking: asyncio.Task[Message] | None = None
+    _busy: bool = False
     _room: Room | None = None
     _number: int = 0
     _gone: bool = False
@@ -97,37 +97,43 @@ class Link:
     @property
     def free(self) -> bool:
         """Whether it could be asked something now."""
-        return not self._gone and (self._asking is None or self._asking.done())
+        return not self._gone and not self._busy
 
-    async def ask(self, message: Message, most: int = 0, room: Room | None = None) -> Message:
-        """Ask something and wait for the answer: of so many bytes at most, and read when there is room.
+    async def ask(self, message: Message, most: int = 0) -> Message:
+        """Ask something and wait for the answer, of so many bytes at most. See ``asked``."""
+        return await asyncio.shield(self.asked(message, most))
 
-        Who stops waiting leaves the question under way: the client is not free before it has answered.
+    def asked(self, message: Message, most: int, room: Room | None = None) -> "asyncio.Task[Message]":
+        """Ask something; return the task that ends with the answer: of so many bytes at most, read when there is room.
 
-        Raises:
-            GoneError: the stream ends before the answer has come.
-            RefusedError: the client answers that it cannot.
+        Who stops waiting leaves the question under way: the client is not free before it has answered. The task raises
+
+        - GoneError: the stream ends before the answer has come;
+        - RefusedError: the client answers that it cannot.
         """
-        if not self.free:
-            raise GoneError(f"client '{self.name}' is still busy with an earlier question")
-        self._room = room
-        self._assembler.take = partial(room.take, self) if room else None
-        self._asking = asyncio.ensure_future(self._ask(message, most + SMALL))
-        self._asking.add_done_callback(_looked_at)
-        answer = await asyncio.shield(self._asking)
-        self._asking = None  # it holds the answer, which may be large
-        if answer.kind == "failed":
-            raise RefusedError(str(answer.facts.get("why", "it does not say why"))[:2000])
-        return answer
+        task = asyncio.ensure_future(self._ask(message, most + SMALL, room))
+        task.add_done_callback(_looked_at)
+        return task
 
     async def say(self, message: Message) -> None:
         """Tell something that needs no answer."""
         for frame in frames(message.stamped(replace(message.stamp, job=self.job))):
             await self._write(frame)
 
-    async def _ask(self, message: Message, most: int) -> Message:
+    async def _ask(self, message: Message, most: int, room: Room | None) -> Message:
+        if not self.free:
+            raise GoneError(f"client '{self.name}' is still busy with an earlier question")
+        self._busy = True
+        try:
+            return await self._answered(message, most, room)
+        finally:
+            self._busy = False
+
+    async def _answered(self, message: Message, most: int, room: Room | None) -> Message:
         self._number += 1
         self._assembler.most = most
+        self._assembler.take = partial(room.take, self) if room else None
+        self._room = room
         self._answer = asyncio.get_running_loop().create_future()
         stamped = message.stamped(replace(message.stamp, job=self.job, epoch=self._number))
         for frame in frames(stamped):
@@ -135,6 +141,8 @@ class Link:
             self.sent += len(frame.chunk)
         answer = await self._answer
         self._answer = None
+        if answer.kind == "failed":
+            raise RefusedError(str(answer.facts.get("why", "it does not say why"))[:2000])
         return answer
 
     async def _write(self, frame: Any) -> None:
@@ -303,16 +311,11 @@ class Clients:
         """
         room = Room(take) if take else None
 
-        async def asked(name: str, question: Question) -> Message:
-            link, large = self.links[name], question.most > LARGE
-            answer = await link.ask(question.message, question.most, room if large else None)
-            question.check(answer)
-            return answer
-
+        present = self.present()
         tasks = {
-            name: asyncio.ensure_future(asked(name, question))
-            for name, question in questions.items()
-            if name in self.present()
+            name: self.links[name].asked(q.message, q.most, room if q.most > LARGE else None)
+            for name, q in questions.items()
+            if name in present
         }
         if tasks:
             await asyncio.wait(tasks.values(), timeout=self.deadline)
@@ -323,11 +326,12 @@ class Clients:
         lost: dict[str, str] = {name: "it is not there" for name in questions if name not in tasks}
         for name, task in tasks.items():
             if not task.done():
-                task.cancel()
                 lost[name] = f"it has not answered for {self.deadline:g} seconds"
                 continue
             try:
-                answers[name] = task.result()
+                answer = task.result()
+                questions[name].check(answer)
+                answers[name] = answer
             except GoneError:
                 lost[name] = "it has gone"
             except RefusedError as error:

@@ -267,8 +267,8 @@ class Peers:
         """Wait for other hubs."""
         async with self._news:
             try:
-                enough = self._news.wait_for(lambda: done() or (rewindable and self._rewound))
-                await asyncio.wait_for(enough, max(0.0, end - time.monotonic()))
+                async with asyncio.timeout(end - time.monotonic()):
+                    await self._news.wait_for(lambda: done() or (rewindable and self._rewound))
             except TimeoutError as error:
                 raise self._lost(missing(), "it did not do its part") from error
             if rewindable and self._rewound:

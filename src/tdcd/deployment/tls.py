@@ -4,8 +4,10 @@ import asyncio
 import re
 import socket
 import ssl
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +34,10 @@ OPTIONS = (
 )
 """Of every connection: a peer that no longer answers is noticed, no frame is larger than 4 MB."""
 
+TRUSTED = 10.0
+"""Seconds after which a certificate that was found good is looked at again."""
+MOST_KNOWN = 10_000
+
 
 @dataclass(frozen=True)
 class Trust:
@@ -41,6 +47,8 @@ class Trust:
     pair: Pair
     authorities: Mapping[str, Path]
     """The CA of every silo that this site talks to."""
+    _known: dict[bytes, tuple[float, Identity]] = field(default_factory=dict, repr=False, compare=False)
+    """Certificates that were judged: when, and whose they are."""
 
     @classmethod
     def of(cls, tls: ClientTLS, own: Identity) -> "Trust":
@@ -97,8 +105,16 @@ class Trust:
         shown = cast(Mapping[str, list[bytes]], context.auth_context()).get("x509_pem_cert")
         if not shown:
             raise DeploymentError("no certificate was shown")
+        now = time.monotonic()
+        when, who = self._known.get(shown[0], (-inf, self.own))
+        if now - when < TRUSTED:
+            return who
         certificate = x509.load_pem_x509_certificate(shown[0])
-        return judged(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
+        who = judged(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
+        if len(self._known) == MOST_KNOWN:
+            self._known.clear()
+        self._known[shown[0]] = now, who
+        return who
 
     async def explain(self, address: str, silo: str) -> str:
         """Find out why a hub cannot be reached: dial it once more, and look at every step."""
