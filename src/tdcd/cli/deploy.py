@@ -56,7 +56,8 @@ def command(
         typer.echo("Stopped. Run the command again to go on.")
         sys.exit(130)
     if code:
-        typer.echo(f"It did not end well: see the log above, or {folder}/*/*.log. Run the command again to go on.")
+        logs = f"{folder}/*/*.log" if quiet else "the log above"
+        typer.echo(f"It did not end well: see {logs}. Run the command again to go on.")
         sys.exit(code)
     for silo, run in federation.runs.items():
         typer.echo(f"{silo}: tdcd report {run}")
