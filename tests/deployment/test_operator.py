@@ -42,7 +42,7 @@ def test_status_and_figures(tmp_path: Path) -> None:
     assert (status.silo, status.round, status.rounds) == ("silo-1", 3, 4)
     assert status.rounds_per_second > 0
     assert {client.name for client in status.clients} == {"silo-1-1", "silo-1-2", "silo-1-3"}
-    assert sum(client.rows for client in status.clients) == hub.plan.counts[0]  # type: ignore[index,union-attr]
+    assert sum(client.rows for client in status.clients) == hub.plan.counts[0]  # type: ignore[index]
     assert status.bytes_sent > 0
     assert status.bytes_received > 0
     assert json.loads(status.evaluation)["round"] == 3

@@ -1,4 +1,4 @@
-"""A hub at its site: it gathers its clients, meets the other hubs, and does its part of every round.
+"""A hub at its site: it meets the other hubs, and does its part of every round.
 
 A round is Algorithm 1 with one rule more. If a client does not do its part, in whatever stage, its rows leave the
 mini-batch in all silos and the round is begun again on the rest: so whatever happens, what a round computes is what a
@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,271 +20,51 @@ from torch import Tensor
 
 from tdcd.core.average import Mean
 from tdcd.core.ledger import Traffic
-from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.network import Block, Blocks
 from tdcd.core.round import sum_of_others, summed
 from tdcd.core.topology import deal
-from tdcd.data.alignment import Alignment, Keys, same_kind
 from tdcd.data.arrays import Array
-from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
-from tdcd.data.tables import ToldTable
-from tdcd.deployment.aligning import aligned, brought
-from tdcd.deployment.client import FACTS
-from tdcd.deployment.clients import Clients, Link, Question
-from tdcd.deployment.messages import Message, RefusedError, Stamp, tensors_array
-from tdcd.deployment.peers import LARGEST, Peers
+from tdcd.deployment.aligning import brought
+from tdcd.deployment.clients import Question
+from tdcd.deployment.gathering import Gatherer
+from tdcd.deployment.messages import Message, RefusedError, Stamp
 from tdcd.deployment.shared import VERSION
-from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
-from tdcd.errors import DataError, DeploymentError
-from tdcd.experiments.data import JobData
-from tdcd.experiments.job import Job, TableData
-from tdcd.experiments.tables import silo_features
-from tdcd.files import write_atomically
+from tdcd.errors import DeploymentError
+from tdcd.experiments.job import TableData
 from tdcd.training.metrics import measure
-from tdcd.training.setup import build_network, check_finite, width_of
 
 RECENT = 20
 """Rounds that the speed is told of."""
 
 
 @dataclass
-class Model:
-    """What a hub's silo trains."""
-
-    network: Network
-    """For names and shapes: its weights are not kept here."""
-    nbytes: int
-    """Of θ_j."""
-    shape: tuple[int, ...]
-    outputs: int
-    width: int
-    labels: Mapping[Part, Tensor]
-    """As the loss wants them."""
-
-
-@dataclass
-class Hub:
+class Hub(Gatherer):
     """One silo's hub. Its coroutines run in one event loop; the loop over rounds runs in another thread."""
 
-    job: Job
-    silo: str
-    directory: Path
-    clients: Clients
-    peers: Peers
-    told: Callable[[str], None]
-    stage: str = "starting"
     round: int = 0
-    alignment: Alignment | None = None
-    plan: SiloPlan | None = None
-    preparation: Preparation | None = None
-    model: Model | None = None
     last_error: str = ""
     evaluation: dict[str, Any] = field(default_factory=dict)
-    _keys: dict[str, Keys] = field(default_factory=dict)
-    _surveys: dict[str, Survey] = field(default_factory=dict)
-    _columns: list[str] = field(default_factory=list)
     _away: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """Samples of the next mini-batch whose clients are away, in whatever silo."""
-    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _started: float = field(default_factory=time.monotonic)
-
-    # Before the first round
-
-    async def prepare(self, data: JobData | None) -> None:
-        """Gather the clients, find the common IDs, and find out what the columns hold.
-
-        Args:
-            data: A data set that every site has; none if clients have tables.
-        """
-        if data is None:
-            await self._prepare_tables()
-        else:
-            self.plan = plan_from_set(self.silo, data)
-            self.model = self._modelled(tuple(data.federation.samples.features[self.silo].shape[1:]))
-        await self._tell()
-
-    async def _prepare_tables(self) -> None:
-        file = self.directory / "alignment.parquet"
-        if file.exists():
-            self.alignment = Alignment.load(file)
-            if set(self.alignment.shares) != {self.silo}:
-                raise DataError(
-                    f"{file}: it is not the alignment of silo '{self.silo}' alone; remove it to align again"
-                )
-        else:
-            self.alignment = await self._first_alignment()
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self.alignment.save(file)
-        await self._tell()
-        self.stage = "gathering clients"
-        keys = await self._all_keys()
-        self.alignment.verify({self.silo: keys}, str(file))
-        self.plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
-        self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
-        await self._tell()
-        stored = self.directory / "preparation" / f"{self.silo}.json"
-        if stored.exists():
-            self.preparation = Preparation.from_file(stored)
-        else:
-            self.stage = "looking at the columns"
-            await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
-            settings = self.job.silos[self.silo]
-            self.preparation = fit(self._surveys.values(), self._columns, settings.rare)
-            stored.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(stored, self.preparation.to_json())
-        self.model = self._modelled((len(self.preparation.outputs),))
-
-    async def _first_alignment(self) -> Alignment:
-        """Find the common IDs together with all other hubs."""
-        self.stage = "gathering clients"
-        keys = await self._all_keys()
-        self.stage = "aligning"
-        everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
-        began = time.monotonic()
-        found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
-        self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
-        return found
-
-    def _masking(self, done: int, total: int) -> None:
-        """Tell every tenth of the way."""
-        before, self.stage = self.stage, f"aligning: {10 * (10 * done // max(total, 1))} % of {total:,} points masked"
-        if self.stage != before:
-            self.told(self.stage)
-
-    async def _all_keys(self) -> list[Keys]:
-        await self._until(lambda: set(self._keys) >= set(self.clients.names), "tell their IDs")
-        found = same_kind([self._keys[name] for name in self.clients.names])
-        self._keys |= {keys.table.client: keys for keys in found}
-        return found
-
-    def _modelled(self, shape: tuple[int, ...]) -> Model:
-        """Build the network, from its specification alone, and see that it works."""
-        assert self.plan  # noqa: S101
-        settings = self.job.training
-        outputs = max(settings.objective.width(labels) for labels in self.plan.labels.values())
-        network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
-        width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
-        labels = {
-            part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
-        }
-        block = network.emptied()
-        return Model(network, _nbytes(block), shape, outputs, width, labels)
-
-    def first_block(self) -> Block:
-        """Return the silo's first weights, drawn from the seed."""
-        assert self.model  # noqa: S101
-        settings, model = self.job.training, self.model
-        network = build_network(self.silo, self.job.model_of(self.silo), model.shape, model.outputs, settings)
-        check_finite({self.silo: network.initial()}, {self.silo: network}, "")
-        return network.emptied()
-
-    async def welcome(self, link: Link) -> None:
-        """Bring a client that has come to where it can take part."""
-        tables = isinstance(self.job.data, TableData)
-        if tables:
-            await self._hear_keys(link)
-            await self._known(lambda: self.plan is not None)
-            if self.preparation is None:
-                await self._hear_survey(link)
-        await self._known(lambda: self.model is not None)
-        assert self.model and self.plan  # noqa: S101, PT018
-        plan, model = self.plan, self.model
-        held = plan.holdings[link.name]
-        tensors = {part.word: torch.from_numpy(numbers) for part, numbers in held.items()}
-        tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
-        if tables:
-            assert self.preparation  # noqa: S101
-            text = bytearray(self.preparation.to_json().encode())
-            tensors |= self._placed(link.name) | {"preparation": torch.frombuffer(text, dtype=torch.uint8)}
-        facts = {
-            "population": plan.counts[Part.TRAIN],
-            "shape": list(model.shape),
-            "outputs": model.outputs,
-            "width": model.width,
-            "kind": self._kind,
-        }
-        await link.ask(Message("begin", facts, tensors))
-
-    async def _hear_keys(self, link: Link) -> None:
-        own = self.job.silos[self.silo]
-        assert isinstance(self.job.data, TableData)  # noqa: S101
-        asked = {"label": own.label, "split": self.job.data.split_column}
-        answer = await link.ask(Message("keys", asked), LARGEST)
-        facts = answer.facts
-        table = ToldTable(
-            self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), tuple(facts["columns"])
-        )
-        values = {column: tensors_array(f"fact {column}", answer) for column in facts["facts"]}
-        ids = tensors_array("ids", answer)
-        if self._kind == "U":
-            ids = ids.astype(np.str_)
-        keys = Keys(table, ids, values)
-        if self.alignment:
-            self.alignment.verify_client(keys, "this training")
-        self._keys[link.name] = keys
-        await self._tell()
-
-    async def _hear_survey(self, link: Link) -> None:
-        facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
-        answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
-        told = json.loads(answer.tensors["json"].numpy().tobytes())
-        table = self._keys[link.name].table
-        found = FACTS.validate_python(told["facts"])
-        self._surveys[link.name] = Survey(table, self._columns, found, told["empty"], told["problems"])
-        await self._tell()
-
-    @property
-    def _kind(self) -> str:
-        """Whether IDs are whole numbers or texts."""
-        return self.alignment.ids.dtype.kind if self.alignment else ""
-
-    def _placed(self, client: str) -> dict[str, Tensor]:
-        """Tell a client which of its rows have common IDs, and what those are for."""
-        assert self.alignment and self.plan  # noqa: S101, PT018
-        places = self.alignment.places(self._keys[client].ids)
-        return {
-            "common": torch.from_numpy((places >= 0).astype(np.uint8)),
-            "parts": torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])]),
-        }
-
-    async def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Wait for clients."""
-        seconds = self.job.deployment.hub_deadline
-        async with self._news:
-            try:
-                await asyncio.wait_for(self._news.wait_for(done), seconds)
-            except TimeoutError as error:
-                absent = sorted(set(self.clients.names) - set(self.clients.links))
-                raise DeploymentError(
-                    f"silo '{self.silo}': after {seconds:g} seconds not all clients have come to {what}; absent: "
-                    f"{', '.join(absent) or 'none, but some have not answered'}. All of them are needed to begin"
-                ) from error
-
-    async def _known(self, done: Callable[[], bool]) -> None:
-        async with self._news:
-            await self._news.wait_for(done)
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
 
     # Rounds
 
     async def agreed(self, rounds: Sequence[int]) -> int:
         """Meet the other hubs, and find the newest round that all can go on after."""
-        assert self.plan  # noqa: S101
         self.stage = "gathering clients"
         await self.clients.all_or(self.job.deployment.minimum_clients, self.job.deployment.hub_deadline)
         while True:
             self.stage = "meeting the other hubs"
             mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds]}
             if isinstance(self.job.data, TableData):
-                mine |= brought(self.job, await self._all_keys())
+                mine |= brought(self.job, await self.all_keys())
             everybody = await self.peers.meeting("start", mine)
             if any(not told["alignment"] for told in everybody.values()):
-                await self._align_again(everybody)
+                await self.align_again(everybody)
                 continue
             different = [name for name, told in everybody.items() if told["alignment"] != self.plan.fingerprint]
             if different:
@@ -298,16 +77,8 @@ class Hub:
             self.round = found
             return found
 
-    async def _align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
-        """Help a hub that does not know the common IDs to find them."""
-        found = await aligned(self.job, self.silo, await self._all_keys(), everybody, self.peers, self._masking)
-        assert self.plan  # noqa: S101
-        if found.fingerprint != self.plan.fingerprint:
-            raise DataError("the common IDs are not those that this training began with; start a new one")
-
     async def one_round(self, block: Block, number: int) -> tuple[Block, Traffic]:
         """Do this silo's part of a round."""
-        assert self.plan and self.model  # noqa: S101, PT018
         deployment, plan = self.job.deployment, self.plan
         self.stage = f"round {number}"
         await self.clients.enough(min(deployment.minimum_clients, len(plan.roster.clients)), deployment.hub_deadline)
@@ -328,7 +99,6 @@ class Hub:
 
     async def _attempt(self, block: Block, zeta: Tensor, lost: Array, stamp: Stamp) -> tuple[Block | Array, Traffic]:
         """Try a round on a mini-batch; return the new block, or the samples that it must be begun again without."""
-        assert self.plan and self.model  # noqa: S101, PT018
         roster, width = self.plan.roster, self.model.width
         shards = deal(zeta, roster)
         rows = {roster.clients[client]: shards.order[place] for client, place in shards}
@@ -395,17 +165,14 @@ class Hub:
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
-        assert self.plan  # noqa: S101
         batch: Array = self.job.training.drawn(number, self.plan.counts[Part.TRAIN]).numpy()
         return batch
 
     def _training(self, client: str) -> Array:
-        assert self.plan  # noqa: S101
         return self.plan.holdings[client][Part.TRAIN]
 
     def _away_in(self, number: int) -> Array:
         """Return the samples of a round's mini-batch whose clients are away now."""
-        assert self.plan  # noqa: S101
         away = set(self.plan.roster.clients) - self.clients.present()
         if not away or number > self.job.training.rounds:
             return np.empty(0, dtype=np.int64)
@@ -422,7 +189,6 @@ class Hub:
 
     async def measured(self, block: Block, number: int) -> dict[Part, dict[str, float]]:
         """Measure the whole model on all samples whose clients are there, in every silo."""
-        assert self.plan and self.model  # noqa: S101, PT018
         self.stage = f"evaluating after round {number}"
         stamp, dtype, width = Stamp("", 0, number), self.job.training.dtype, self.model.width
         holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.values()))}
@@ -455,7 +221,6 @@ class Hub:
         return found
 
     def _verdict(self, part: Part, silos: Mapping[str, Mapping[str, Tensor]]) -> dict[str, float]:
-        assert self.plan and self.model  # noqa: S101, PT018
         shape = (self.plan.counts[part], self.model.width)
         there = torch.ones(shape[0], dtype=torch.bool)
         embeddings = {}
@@ -488,7 +253,7 @@ class Hub:
         ends = self._ends
         speed = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 and ends[-1] > ends[0] else 0.0
         now = time.monotonic()
-        rows = {n: len(held.get(Part.TRAIN, ())) for n, held in self.plan.holdings.items()} if self.plan else {}
+        rows = {n: len(held.get(Part.TRAIN, ())) for n, held in self.plan.holdings.items()} if self._plan else {}
         return StatusReply(
             silo=self.silo,
             job=self.job.name,

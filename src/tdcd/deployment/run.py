@@ -122,7 +122,6 @@ def run_hub(
 
 def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
     """Run the loop over rounds for one hub."""
-    assert hub.model and hub.plan  # noqa: S101, PT018
     loop = Loop(party, job.training, {hub.silo: hub.model.network}, observer, lambda: {hub.silo: hub.first_block()})
     with ExitStack() as stack:
         loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
@@ -133,7 +132,6 @@ def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Obser
 
 
 def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
-    assert hub.model and hub.plan  # noqa: S101, PT018
     told = repr(hub.model.network.module)
     return {
         "common IDs": hub.plan.fingerprint,
@@ -144,7 +142,6 @@ def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
 
 def _description(job: Job, hub: Hub) -> dict[str, Any]:
     """Describe who takes part, for federation.json: as far as this hub knows."""
-    assert hub.model and hub.plan  # noqa: S101, PT018
     counts = hub.plan.counts
     return {
         "samples": counts[Part.TRAIN],

@@ -1,0 +1,264 @@
+"""What happens at a hub before the first round.
+
+It hears what its clients hold, finds the common IDs together with the other hubs, and finds out what the columns hold.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.core.network import Block, Network
+from tdcd.data.alignment import Alignment, Keys, same_kind
+from tdcd.data.preparation import Preparation, Survey, fit
+from tdcd.data.splits import Part
+from tdcd.data.tables import ToldTable
+from tdcd.deployment.aligning import aligned, brought
+from tdcd.deployment.client import FACTS
+from tdcd.deployment.clients import Clients, Link
+from tdcd.deployment.messages import Message, tensors_array
+from tdcd.deployment.peers import LARGEST, Peers
+from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
+from tdcd.errors import DataError, DeploymentError
+from tdcd.experiments.data import JobData
+from tdcd.experiments.job import Job, TableData
+from tdcd.experiments.tables import silo_features
+from tdcd.files import write_atomically
+from tdcd.training.setup import build_network, check_finite, width_of
+
+
+@dataclass
+class Model:
+    """What a hub's silo trains."""
+
+    network: Network
+    """For names and shapes: its weights are not kept here."""
+    nbytes: int
+    """Of θ_j."""
+    shape: tuple[int, ...]
+    outputs: int
+    width: int
+    labels: Mapping[Part, Tensor]
+    """As the loss wants them."""
+
+
+@dataclass
+class Gatherer:
+    """A hub before the first round, and what it has found out then."""
+
+    job: Job
+    silo: str
+    directory: Path
+    clients: Clients
+    peers: Peers
+    told: Callable[[str], None]
+    stage: str = "starting"
+    alignment: Alignment | None = None
+    preparation: Preparation | None = None
+    _plan: SiloPlan | None = None
+    _model: Model | None = None
+    _keys: dict[str, Keys] = field(default_factory=dict)
+    _surveys: dict[str, Survey] = field(default_factory=dict)
+    _columns: list[str] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def plan(self) -> SiloPlan:
+        """Who holds what, once that is known."""
+        assert self._plan is not None  # noqa: S101
+        return self._plan
+
+    @property
+    def model(self) -> Model:
+        """What is trained, once that is known."""
+        assert self._model is not None  # noqa: S101
+        return self._model
+
+    async def prepare(self, data: JobData | None) -> None:
+        """Gather the clients, find the common IDs, and find out what the columns hold.
+
+        Args:
+            data: A data set that every site has; none if clients have tables.
+        """
+        if data is None:
+            await self._prepare_tables()
+        else:
+            self._plan = plan_from_set(self.silo, data)
+            self._model = self._modelled(tuple(data.federation.samples.features[self.silo].shape[1:]))
+        await self._tell()
+
+    async def _prepare_tables(self) -> None:
+        file = self.directory / "alignment.parquet"
+        if file.exists():
+            self.alignment = Alignment.load(file)
+            if set(self.alignment.shares) != {self.silo}:
+                raise DataError(
+                    f"{file}: it is not the alignment of silo '{self.silo}' alone; remove it to align again"
+                )
+        else:
+            self.alignment = await self._first_alignment()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.alignment.save(file)
+        await self._tell()
+        self.stage = "gathering clients"
+        keys = await self.all_keys()
+        self.alignment.verify({self.silo: keys}, str(file))
+        self._plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
+        self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
+        await self._tell()
+        stored = self.directory / "preparation" / f"{self.silo}.json"
+        if stored.exists():
+            self.preparation = Preparation.from_file(stored)
+        else:
+            self.stage = "looking at the columns"
+            await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
+            settings = self.job.silos[self.silo]
+            self.preparation = fit(self._surveys.values(), self._columns, settings.rare)
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(stored, self.preparation.to_json())
+        self._model = self._modelled((len(self.preparation.outputs),))
+
+    async def _first_alignment(self) -> Alignment:
+        """Find the common IDs together with all other hubs."""
+        self.stage = "gathering clients"
+        keys = await self.all_keys()
+        self.stage = "aligning"
+        everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
+        began = time.monotonic()
+        found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
+        self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
+        return found
+
+    def _masking(self, done: int, total: int) -> None:
+        """Tell every tenth of the way."""
+        before, self.stage = self.stage, f"aligning: {10 * (10 * done // max(total, 1))} % of {total:,} points masked"
+        if self.stage != before:
+            self.told(self.stage)
+
+    async def all_keys(self) -> list[Keys]:
+        """Wait until all clients have told their IDs."""
+        await self._until(lambda: set(self._keys) >= set(self.clients.names), "tell their IDs")
+        found = same_kind([self._keys[name] for name in self.clients.names])
+        self._keys |= {keys.table.client: keys for keys in found}
+        return found
+
+    def _modelled(self, shape: tuple[int, ...]) -> Model:
+        """Build the network, from its specification alone, and see that it works."""
+        settings = self.job.training
+        outputs = max(settings.objective.width(labels) for labels in self.plan.labels.values())
+        network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
+        width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
+        labels = {
+            part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
+        }
+        block = network.emptied()
+        return Model(network, sum(t.nbytes for t in block.values()), shape, outputs, width, labels)
+
+    def first_block(self) -> Block:
+        """Return the silo's first weights, drawn from the seed."""
+        settings, model = self.job.training, self.model
+        network = build_network(self.silo, self.job.model_of(self.silo), model.shape, model.outputs, settings)
+        check_finite({self.silo: network.initial()}, {self.silo: network}, "")
+        return network.emptied()
+
+    async def welcome(self, link: Link) -> None:
+        """Bring a client that has come to where it can take part."""
+        tables = isinstance(self.job.data, TableData)
+        if tables:
+            await self._hear_keys(link)
+            await self._known(lambda: self._plan is not None)
+            if self.preparation is None:
+                await self._hear_survey(link)
+        await self._known(lambda: self._model is not None)
+        plan, model = self.plan, self.model
+        held = plan.holdings[link.name]
+        tensors = {part.word: torch.from_numpy(numbers) for part, numbers in held.items()}
+        tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
+        if tables:
+            assert self.preparation  # noqa: S101
+            text = bytearray(self.preparation.to_json().encode())
+            tensors |= self._placed(link.name) | {"preparation": torch.frombuffer(text, dtype=torch.uint8)}
+        facts = {
+            "population": plan.counts[Part.TRAIN],
+            "shape": list(model.shape),
+            "outputs": model.outputs,
+            "width": model.width,
+            "kind": self._kind,
+        }
+        await link.ask(Message("begin", facts, tensors))
+
+    async def _hear_keys(self, link: Link) -> None:
+        own = self.job.silos[self.silo]
+        assert isinstance(self.job.data, TableData)  # noqa: S101
+        asked = {"label": own.label, "split": self.job.data.split_column}
+        answer = await link.ask(Message("keys", asked), LARGEST)
+        facts = answer.facts
+        table = ToldTable(
+            self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), tuple(facts["columns"])
+        )
+        values = {column: tensors_array(f"fact {column}", answer) for column in facts["facts"]}
+        ids = tensors_array("ids", answer)
+        if self._kind == "U":
+            ids = ids.astype(np.str_)
+        keys = Keys(table, ids, values)
+        if self.alignment:
+            self.alignment.verify_client(keys, "this training")
+        self._keys[link.name] = keys
+        await self._tell()
+
+    async def _hear_survey(self, link: Link) -> None:
+        facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
+        answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
+        told = json.loads(answer.tensors["json"].numpy().tobytes())
+        table = self._keys[link.name].table
+        found = FACTS.validate_python(told["facts"])
+        self._surveys[link.name] = Survey(table, self._columns, found, told["empty"], told["problems"])
+        await self._tell()
+
+    @property
+    def _kind(self) -> str:
+        """Whether IDs are whole numbers or texts."""
+        return self.alignment.ids.dtype.kind if self.alignment else ""
+
+    def _placed(self, client: str) -> dict[str, Tensor]:
+        """Tell a client which of its rows have common IDs, and what those are for."""
+        assert self.alignment  # noqa: S101
+        places = self.alignment.places(self._keys[client].ids)
+        return {
+            "common": torch.from_numpy((places >= 0).astype(np.uint8)),
+            "parts": torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])]),
+        }
+
+    async def _until(self, done: Callable[[], bool], what: str) -> None:
+        """Wait for clients."""
+        seconds = self.job.deployment.hub_deadline
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(done), seconds)
+            except TimeoutError as error:
+                absent = sorted(set(self.clients.names) - set(self.clients.links))
+                raise DeploymentError(
+                    f"silo '{self.silo}': after {seconds:g} seconds not all clients have come to {what}; absent: "
+                    f"{', '.join(absent) or 'none, but some have not answered'}. All of them are needed to begin"
+                ) from error
+
+    async def _known(self, done: Callable[[], bool]) -> None:
+        async with self._news:
+            await self._news.wait_for(done)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
+        """Help a hub that does not know the common IDs to find them."""
+        found = await aligned(self.job, self.silo, await self.all_keys(), everybody, self.peers, self._masking)
+        if found.fingerprint != self.plan.fingerprint:
+            raise DataError("the common IDs are not those that this training began with; start a new one")
