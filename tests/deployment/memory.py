@@ -15,7 +15,7 @@ from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Assembler, Message, frames
-from tdcd.deployment.peers import LARGEST, Peer, Peers
+from tdcd.deployment.peers import LARGEST, EarlyError, Peer, Peers
 from tdcd.deployment.run import read_set, silos_of
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite
@@ -67,7 +67,10 @@ class MemoryStub:
     async def Deliver(  # noqa: N802
         self, stream: AsyncIterator[Frame], timeout: float = 0, metadata: Any = ()
     ) -> Receipt:
-        return await self._there().delivered(dict(metadata)["silo"], stream)
+        try:
+            return await self._there().delivered(dict(metadata)["silo"], stream)
+        except EarlyError as error:
+            raise _unavailable() from error
 
     async def Hand(self, frame: Frame, timeout: float = 0, metadata: Any = ()) -> Receipt:  # noqa: N802
         async def alone() -> AsyncIterator[Frame]:
@@ -77,8 +80,12 @@ class MemoryStub:
 
     def _there(self) -> Peers:
         if self.peers is None or self.deaf:
-            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+            raise _unavailable()
         return self.peers
+
+
+def _unavailable() -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
 @dataclass

@@ -189,7 +189,7 @@ def test_when_no_client_can_do_its_part_it_stops(tmp_path: Path) -> None:
             if who.silo == "bank":
                 party.answer = fail  # type: ignore[method-assign]
         try:
-            await federation.rounds(1)
+            await federation.rounds(3)
         finally:
             await federation.stop()
 

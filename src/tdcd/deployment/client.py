@@ -1,7 +1,6 @@
 """A client's site: it dials its hub and answers what the hub asks. Its rows never leave it."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import torch
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 from torch import Tensor
 
 from tdcd.compute import Workers, choose, cores, make, one_torch_thread
@@ -38,10 +37,16 @@ from tdcd.engines.local import LocalClients
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData
+from tdcd.experiments.tables import silo_features
 from tdcd.training.setup import build_network, device_of
 
-FACTS: TypeAdapter[dict[str, Facts]] = TypeAdapter(dict[str, Facts])
-"""What a client tells of its columns, as JSON."""
+
+class ToldSurvey(BaseModel):
+    """What a client tells of its columns. See Survey."""
+
+    facts: dict[str, Facts]
+    empty: dict[str, int]
+    problems: dict[str, str]
 
 
 @dataclass
@@ -94,12 +99,13 @@ class Party:
         silo, client = self.identity.silo, self.identity.client or ""
         return Table(silo, client, Path(self.site.data), self.job.silos[silo])
 
-    def _tell_keys(self, question: Message) -> Message:
+    def _tell_keys(self, _: Message) -> Message:
         """Tell the IDs of all rows, and labels and parts where there are some."""
         table = self._table
         self.told(f"reading the IDs of {table.path}")
-        wanted = [table.need(column, "label") for column in [question.facts["label"]] if column]
-        split = question.facts["split"]
+        assert isinstance(self.job.data, TableData)  # noqa: S101
+        label, split = table.settings.label, self.job.data.split_column
+        wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []
         self._keys = read_keys(table, wanted)
         tensors = array_tensors("ids", self._keys.ids)
@@ -112,12 +118,14 @@ class Party:
         """Tell what the columns hold in training rows: sums and counts, no values."""
         self._place(question)
         assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+        columns = list(question.facts["columns"])
+        if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
+            raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
         self.told("looking at the columns")
-        survey = surveyed(self._table, question.facts["columns"], self._alignment, self._parts)
-        facts = FACTS.dump_python(survey.facts, mode="json")
-        told = {"facts": facts, "empty": survey.empty, "problems": survey.problems}
-        text = json.dumps(told).encode()
-        return Message("survey", {}, {"json": torch.frombuffer(bytearray(text), dtype=torch.uint8)})
+        survey = surveyed(self._table, columns, self._alignment, self._parts)
+        told = ToldSurvey(facts=survey.facts, empty=survey.empty, problems=survey.problems)
+        text = bytearray(told.model_dump_json().encode())
+        return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
 
     def _place(self, question: Message) -> None:
         """Learn which of its rows have common IDs, and what they are for."""
@@ -143,7 +151,7 @@ class Party:
             raise DataError(f"{self.identity}: its rows have the shape {shape}, the silo's {tuple(facts['shape'])}")
         silo = self.identity.silo
         network = build_network(silo, self.job.model_of(silo), shape, int(facts["outputs"]), settings, device)
-        self._network, self._clients = network, None
+        self._network, self._clients, self._open = network, None, 0
         if len(self._rows.get(Part.TRAIN, ())):
             labels = question.tensors["labels"].to(device)
             task = SiloTask(
@@ -242,6 +250,8 @@ class ClientProcess:
     told: Callable[[str], None]
     patience: float
     """Seconds that it tries to reach its hub."""
+    _heard: bool = False
+    """Whether the hub has said anything on the stream that is open, or was last."""
 
     async def run(self) -> None:
         """Answer until the hub says that the training is finished; when the hub stops before, wait for it.
@@ -254,17 +264,16 @@ class ClientProcess:
         warned = False
         while True:
             async with self.trust.channel(address, silo) as channel:
-                heard = False
+                self._heard = False
                 try:
                     stream = tdcd_pb2_grpc.HubStub(channel).Attend()
-                    ended, heard = await self._talk(stream)
-                    if ended == "finished":
+                    if await self._talk(stream) == "finished":
                         return
                 except grpc.aio.AioRpcError as error:
-                    heard = heard or error.code() == grpc.StatusCode.CANCELLED
+                    self._heard = self._heard or error.code() == grpc.StatusCode.CANCELLED
                     if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
                         raise DeploymentError(f"the hub at {address} refuses this client: {error.details()}") from error
-            if heard:
+            if self._heard:
                 wait, alone, warned = FIRST_WAIT, time.monotonic(), False
                 self.told("the hub is gone; trying to reach it again")
             elif not warned:
@@ -276,8 +285,8 @@ class ClientProcess:
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    async def _talk(self, stream: Any) -> tuple[str, bool]:
-        """Answer questions until the stream ends; tell how the training ended, and whether the hub was heard."""
+    async def _talk(self, stream: Any) -> str:
+        """Answer questions until the stream ends; return how the training ended, if the hub says it."""
         identity = self.party.identity
         facts = {
             "protocol": PROTOCOL,
@@ -288,16 +297,16 @@ class ClientProcess:
         }
         for frame in frames(Message("join", facts)):
             await stream.write(frame)
-        assembler, heard = Assembler(LARGEST), False
+        assembler = Assembler(LARGEST)
         while (frame := await stream.read()) is not grpc.aio.EOF:
-            if not heard:
-                heard = True
+            if not self._heard:
+                self._heard = True
                 self.told("the hub answers")
             question = assembler.feed(frame)
             if question is None:
                 continue
             if question.kind == "farewell":
-                return str(question.facts.get("status")), True
+                return str(question.facts.get("status"))
             try:
                 answer = self.party.answer(question)  # nothing else happens here: gRPC's own threads keep the line
             except TdcdError as error:
@@ -310,4 +319,4 @@ class ClientProcess:
             raise grpc.aio.AioRpcError(
                 status, await stream.initial_metadata(), await stream.trailing_metadata(), await stream.details()
             )
-        return "", heard
+        return ""

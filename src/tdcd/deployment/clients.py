@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,8 @@ from tdcd.errors import DeploymentError
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
+FAILURES = 3
+"""Times in a row that nobody can do what is asked, before the hub gives up."""
 LARGE = 1 << 23
 """Bytes of answers that are taken one at a time."""
 
@@ -44,17 +47,39 @@ class Room:
     Its tensors are taken one by one as they come: so a hub never holds a client's weights, let alone all clients'.
     """
 
-    def __init__(self, take: Take) -> None:
+    def __init__(self, take: Take, patience: float) -> None:
         self._take = take
+        self._patience = patience
+        """Seconds without a frame after which another may enter."""
         self._holder: Link | None = None
+        self._since = 0.0
+        self._waiting: set[str] = set()
+        self._evicted: set[str] = set()
         self._over = False
         self._news = asyncio.Condition()
 
     async def enter(self, link: "Link") -> None:
-        """Wait for room."""
+        """Wait for room. A holder that sends nothing any more, or takes too long, has to make room for good."""
+        if self._holder is link:
+            return
         async with self._news:
-            await self._news.wait_for(lambda: self._over or self._holder in (None, link))
-            self._holder = link
+            self._waiting.add(link.name)
+            while not self._over and (link.name in self._evicted or (self._holder and not self._idle(self._holder))):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience / 4):
+                        await self._news.wait()
+            self._waiting.discard(link.name)
+            if self._holder:
+                self._evicted.add(self._holder.name)
+            self._holder, self._since = link, time.monotonic()
+
+    def _idle(self, holder: "Link") -> bool:
+        now = time.monotonic()
+        return now - max(holder.seen, self._since) > self._patience or now - self._since > 4 * self._patience
+
+    def busy(self) -> bool:
+        """Tell whether an answer is coming in, or some wait to."""
+        return bool(self._waiting - self._evicted) or (self._holder is not None and not self._idle(self._holder))
 
     async def leave(self, link: "Link") -> None:
         """Make room for another."""
@@ -216,6 +241,7 @@ class Clients:
     left_out: dict[str, int] = field(default_factory=dict)
     """How often each client was left out."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _failures: int = 0
     _bytes: tuple[int, int] = (0, 0)
     """Sent to and received from clients whose streams have ended."""
 
@@ -309,7 +335,7 @@ class Clients:
         Raises:
             DeploymentError: nobody could do what was asked.
         """
-        room = Room(take) if take else None
+        room = Room(take, self.deadline / 4) if take else None
 
         present = self.present()
         tasks = {
@@ -318,7 +344,7 @@ class Clients:
             if name in present
         }
         if tasks:
-            await asyncio.wait(tasks.values(), timeout=self.deadline)
+            await self._waited(set(tasks.values()), room)
         if room:
             await room.close()
         answers: dict[str, Message] = {}
@@ -344,10 +370,22 @@ class Clients:
             if take and questions[name].most <= LARGE:
                 for part, tensor in answers[name].tensors.items():
                     take(name, part, tensor)
-        if failed and len(failed) == len(questions):
+        if questions:
+            self._failures = self._failures + 1 if len(failed) == len(questions) else 0
+        if self._failures == FAILURES:
             name, why = next(iter(failed.items()))
             raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")
         return answers, set(lost)
+
+    async def _waited(self, tasks: set["asyncio.Task[Message]"], room: Room | None) -> None:
+        """Wait as long as a stage may take; large answers come one after the other, and for these a while longer."""
+        end = time.monotonic() + self.deadline
+        last = end + self.deadline * len(tasks)
+        left = self.deadline
+        while tasks and left > 0:
+            _, tasks = await asyncio.wait(tasks, timeout=left)
+            now = time.monotonic()
+            left = end - now if now < end else self.deadline / 8 if room and room.busy() and now < last else 0.0
 
     @property
     def traffic(self) -> tuple[int, int]:

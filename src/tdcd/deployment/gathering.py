@@ -4,9 +4,9 @@ It hears what its clients hold, finds the common IDs together with the other hub
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
 from tdcd.data.tables import ToldTable
 from tdcd.deployment.aligning import aligned, brought
-from tdcd.deployment.client import FACTS
+from tdcd.deployment.client import ToldSurvey
 from tdcd.deployment.clients import Clients, Link
-from tdcd.deployment.messages import Message, tensors_array
+from tdcd.deployment.messages import Message, RefusedError, tensors_array
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.errors import DataError, DeploymentError
@@ -31,6 +31,7 @@ from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.tables import silo_features
 from tdcd.files import write_atomically
+from tdcd.training.loop import RewoundError
 from tdcd.training.setup import build_network, check_finite, width_of
 
 
@@ -129,12 +130,23 @@ class Gatherer:
         """Find the common IDs together with all other hubs."""
         self.stage = "gathering clients"
         keys = await self.all_keys()
-        self.stage = "aligning"
-        everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
-        began = time.monotonic()
-        found = await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
-        self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
-        return found
+        while True:
+            self.stage = "aligning"
+            everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
+            began = time.monotonic()
+            try:
+                found = await self._aligned(keys, everybody)
+            except RewoundError:
+                self.told("a hub was started again: the alignment begins anew")
+                continue
+            self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
+            return found
+
+    async def _aligned(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
+        try:
+            return await aligned(self.job, self.silo, keys, everybody, self.peers, self._masking)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise RefusedError(f"another hub's messages do not make an alignment: {error!r}") from error
 
     def _masking(self, done: int, total: int) -> None:
         """Tell every tenth of the way."""
@@ -195,31 +207,35 @@ class Gatherer:
         await link.ask(Message("begin", facts, tensors))
 
     async def _hear_keys(self, link: Link) -> None:
-        own = self.job.silos[self.silo]
-        assert isinstance(self.job.data, TableData)  # noqa: S101
-        asked = {"label": own.label, "split": self.job.data.split_column}
-        answer = await link.ask(Message("keys", asked), LARGEST)
-        facts = answer.facts
-        table = ToldTable(
-            self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), tuple(facts["columns"])
-        )
-        values = {column: tensors_array(f"fact {column}", answer) for column in facts["facts"]}
-        ids = tensors_array("ids", answer)
-        if self._kind == "U":
-            ids = ids.astype(np.str_)
-        keys = Keys(table, ids, values)
+        answer = await link.ask(Message("keys"), LARGEST)
+        with _understood(link, answer):
+            keys = self._keys_of(link, answer)
         if self.alignment:
             self.alignment.verify_client(keys, "this training")
         self._keys[link.name] = keys
         await self._tell()
 
+    def _keys_of(self, link: Link, answer: Message) -> Keys:
+        facts, own = answer.facts, self.job.silos[self.silo]
+        columns = tuple(str(column) for column in facts["columns"])
+        table = ToldTable(self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), columns)
+        values = {str(column): tensors_array(f"fact {column}", answer) for column in facts["facts"]}
+        ids = tensors_array("ids", answer)
+        if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
+            raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")
+        if own.label and own.label not in values:
+            raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
+        return Keys(table, ids.astype(np.str_) if self._kind == "U" else ids, values)
+
     async def _hear_survey(self, link: Link) -> None:
         facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
         answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
-        told = json.loads(answer.tensors["json"].numpy().tobytes())
+        with _understood(link, answer):
+            told = ToldSurvey.model_validate_json(answer.tensors["json"].numpy().tobytes())
+            if {*told.facts, *told.empty, *told.problems} - set(self._columns):
+                raise RefusedError(f"client '{link.name}' tells of columns that it was not asked about")
         table = self._keys[link.name].table
-        found = FACTS.validate_python(told["facts"])
-        self._surveys[link.name] = Survey(table, self._columns, found, told["empty"], told["problems"])
+        self._surveys[link.name] = Survey(table, self._columns, told.facts, told.empty, told.problems)
         await self._tell()
 
     @property
@@ -259,6 +275,17 @@ class Gatherer:
 
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
         """Help a hub that does not know the common IDs to find them."""
-        found = await aligned(self.job, self.silo, await self.all_keys(), everybody, self.peers, self._masking)
+        found = await self._aligned(await self.all_keys(), everybody)
         if found.fingerprint != self.plan.fingerprint:
             raise DataError("the common IDs are not those that this training began with; start a new one")
+
+
+@contextmanager
+def _understood(link: Link, answer: Message) -> Iterator[None]:
+    """Whatever is strange in an answer is a reason to refuse it, and none to stop."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise RefusedError(
+            f"client '{link.name}': its '{answer.kind}' cannot be understood: {error!r}"[:500]
+        ) from error

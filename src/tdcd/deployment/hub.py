@@ -11,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +32,9 @@ from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
-from tdcd.errors import DeploymentError
+from tdcd.errors import DeploymentError, listed
 from tdcd.experiments.job import TableData
+from tdcd.training.loop import RewoundError
 from tdcd.training.metrics import measure
 
 RECENT = 20
@@ -64,7 +66,8 @@ class Hub(Gatherer):
                 mine |= brought(self.job, await self.all_keys())
             everybody = await self.peers.meeting("start", mine)
             if any(not told["alignment"] for told in everybody.values()):
-                await self.align_again(everybody)
+                with suppress(RewoundError):
+                    await self.align_again(everybody)
                 continue
             different = [name for name, told in everybody.items() if told["alignment"] != self.plan.fingerprint]
             if different:
@@ -73,7 +76,9 @@ class Hub(Gatherer):
                     f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
                 )
             self._away = np.empty(0, dtype=np.int64)
-            found: int = max(set.intersection(*(set(told["rounds"]) for told in everybody.values())))
+            every = sum(self.plan.counts.values())
+            self.peers.most = every * (self.model.width * self.job.training.dtype.itemsize + 16) + (1 << 20)
+            found = _common_round({name: told["rounds"] for name, told in everybody.items()})
             self.round = found
             return found
 
@@ -124,7 +129,7 @@ class Hub(Gatherer):
         gone = _samples(zeta, rows, missing)
         told = await self.peers.exchange(Message("embeddings", {}, {"phi": phi, "lost": gone}, stamp))
         traffic += Traffic(hub_to_hub=phi.nbytes * len(self.peers.peers))
-        if len(lost_anywhere := _united("lost", gone, told)):
+        if len(lost_anywhere := _lost(zeta, gone, told)):
             return lost_anywhere, traffic
         for message in told.values():
             check_tensor({"phi": phi}, "phi", message.tensors.get("phi"))
@@ -158,7 +163,7 @@ class Hub(Gatherer):
         gone = _samples(zeta, rows, missing)
         away = torch.from_numpy(self._away_in(stamp.round + 1))
         told = await self.peers.exchange(Message("done", {}, {"lost": gone, "away": away}, stamp))
-        if len(lost_anywhere := _united("lost", gone, told)):
+        if len(lost_anywhere := _lost(zeta, gone, told)):
             return lost_anywhere, traffic
         self._away = _united("away", away, told)
         return mean.result(), traffic
@@ -190,7 +195,29 @@ class Hub(Gatherer):
     async def measured(self, block: Block, number: int) -> dict[Part, dict[str, float]]:
         """Measure the whole model on all samples whose clients are there, in every silo."""
         self.stage = f"evaluating after round {number}"
-        stamp, dtype, width = Stamp("", 0, number), self.job.training.dtype, self.model.width
+        deployment, attempt = self.job.deployment, 0
+        end = time.monotonic() + deployment.hub_deadline
+        while True:
+            least = min(deployment.minimum_clients, len(self.plan.roster.clients))
+            await self.clients.enough(least, deployment.hub_deadline)
+            found = await self._measured(block, Stamp("", 0, number, attempt))
+            missing = [part.word for part in self.plan.counts if not found[part]]
+            if not missing:
+                break
+            if time.monotonic() > end:
+                raise DeploymentError(
+                    f"the clients that are there, in all silos, hold no {missing[0]} sample in common, so that the "
+                    "model cannot be measured. What was done is kept: start the hubs again when more clients are back"
+                )
+            if attempt == 0:
+                self.told(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
+            await asyncio.sleep(min(2.0, 0.1 * 2**attempt))
+            attempt += 1
+        self.evaluation = {"round": number, **{part.word: measures for part, measures in found.items() if measures}}
+        return found
+
+    async def _measured(self, block: Block, stamp: Stamp) -> dict[Part, dict[str, float]]:
+        dtype, width = self.job.training.dtype, self.model.width
         holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.values()))}
         message = Message("score", {}, _packed(block), stamp)
         questions = {}
@@ -217,7 +244,6 @@ class Hub(Gatherer):
             found = {part: self._verdict(part, parts) if part in self.plan.counts else {} for part in Part}
             metrics = Message("metrics", {part.word: measures for part, measures in found.items()}, {}, stamp)
             await asyncio.gather(*(self.peers.send(name, metrics) for name in self.peers.peers))
-        self.evaluation = {"round": number, **{part.word: measures for part, measures in found.items() if measures}}
         return found
 
     def _verdict(self, part: Part, silos: Mapping[str, Mapping[str, Tensor]]) -> dict[str, float]:
@@ -225,8 +251,8 @@ class Hub(Gatherer):
         there = torch.ones(shape[0], dtype=torch.bool)
         embeddings = {}
         for silo, tensors in silos.items():
-            phi, mask = tensors[f"{part.word} phi"], tensors[f"{part.word} there"]
-            if phi.shape != shape or mask.shape != shape[:1]:
+            phi, mask = tensors.get(f"{part.word} phi"), tensors.get(f"{part.word} there")
+            if phi is None or mask is None or phi.shape != shape or mask.shape != shape[:1]:
                 raise RefusedError(f"the hub of silo '{silo}' sends scores of another shape")
             embeddings[silo], there = phi, there & mask.bool()
         if not there.any():
@@ -237,6 +263,14 @@ class Hub(Gatherer):
         return measure(self.job.training.objective, scores, self.model.labels[part][there])
 
     # The end
+
+    async def concluded(self, number: int) -> None:
+        """Wait until all hubs have written what they hold at the end: one that was killed may need this one."""
+        self.stage = "waiting for the other hubs to end"
+        try:
+            await self.peers.exchange(Message("concluded", {}, {}, Stamp("", 0, number)))
+        except DeploymentError as error:
+            self.told(f"this hub has all it needs, but ends alone: {error}")
 
     async def farewell(self, status: str) -> None:
         """Tell the clients that it is over."""
@@ -304,10 +338,31 @@ class HubParty:
         block, traffic = self.run(self.hub.one_round(blocks[self.hub.silo], number))
         return {self.hub.silo: block}, traffic
 
+    def concluded(self, number: int) -> None:
+        """See Party."""
+        self.run(self.hub.concluded(number))
+
     def measured(self, blocks: Blocks) -> Mapping[Part, Mapping[str, float]]:
         """See Party."""
         found: Mapping[Part, Mapping[str, float]] = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round))
         return found
+
+
+def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
+    """Return the newest round that all hubs can go on after, given by silo.
+
+    Raises:
+        DeploymentError: it would be the beginning, though some hub is well past that: then files were lost.
+    """
+    found = max(set.intersection(*(set(of_silo) for of_silo in rounds.values())))
+    if found == 0 and any(sum(number > 0 for number in of_silo) > 1 for of_silo in rounds.values()):
+        own = {silo: listed(str(number) for number in of_silo if number) for silo, of_silo in sorted(rounds.items())}
+        told = "; ".join(f"silo '{silo}' has {found or 'none'}" for silo, found in own.items())
+        raise DeploymentError(
+            f"the hubs' checkpoints have no round in common ({told}): did one lose its run directory? Put it back; or, "
+            "to begin anew, remove the run directories of all hubs"
+        )
+    return found
 
 
 def _packed(block: Block) -> dict[str, Tensor]:
@@ -323,9 +378,25 @@ def _samples(zeta: Tensor, rows: Mapping[str, Tensor], names: set[str]) -> Tenso
     return torch.cat([torch.empty(0, dtype=torch.int64), *(zeta[rows[name]] for name in sorted(names))])
 
 
+def _lost(zeta: Tensor, own: Tensor, told: Mapping[str, Message]) -> Array:
+    """Return the samples of the mini-batch that this hub or another has lost."""
+    found = _united("lost", own, told)
+    if not np.isin(found, zeta.numpy()).all():
+        raise RefusedError(f"a hub has lost samples that are not in the mini-batch: one of {', '.join(sorted(told))}")
+    return found
+
+
 def _united(name: str, own: Tensor, told: Mapping[str, Message]) -> Array:
     """Return the samples that this hub or another tells of, each once."""
-    return np.unique(torch.cat([own, *(message.tensors[name] for message in told.values())]).numpy())
+    found = [own]
+    for silo, message in told.items():
+        numbers = message.tensors.get(name)
+        if numbers is None or numbers.dtype != torch.int64 or numbers.ndim != 1:
+            raise RefusedError(
+                f"the hub of silo '{silo}' sends '{message.kind}' without '{name}', or with a strange one"
+            )
+        found.append(numbers)
+    return np.unique(torch.cat(found).numpy())
 
 
 def like(expected: Block) -> Callable[[Message], None]:

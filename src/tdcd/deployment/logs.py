@@ -19,7 +19,12 @@ class _Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         mark = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
-        return f"{clock} {record.name} · {mark}{record.getMessage()}"
+        return f"{clock} {record.name} · {mark}{_plain(record.getMessage())}"
+
+
+def _plain(text: str) -> str:
+    """Return a text without characters that a terminal obeys: some of it may come from elsewhere."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class _Json(logging.Formatter):

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from tdcd.data.arrays import Array
+from tdcd.data.tables import LONGEST
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Header, TensorHeader
 from tdcd.errors import DeploymentError
 
@@ -243,6 +244,9 @@ def tensors_array(name: str, message: Message) -> Array:
         starts = [0, *ends][: len(ends)]
         if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
             raise RefusedError(f"'{message.kind}': damaged texts in '{name}'")
-        return np.array([letters[a:b].decode() for a, b in zip(starts, ends, strict=True)], dtype=np.str_)
+        texts = [letters[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+        if max(map(len, texts), default=0) > LONGEST:  # an array takes the longest one's memory for each
+            raise RefusedError(f"'{message.kind}': a text of more than {LONGEST} characters in '{name}'")
+        return np.array(texts, dtype=np.str_)
     except (KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"'{message.kind}': without '{name}', or with a damaged one") from error

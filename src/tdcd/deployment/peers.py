@@ -29,6 +29,8 @@ LARGEST = 1 << 34
 """Bytes that a message between hubs may have."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+EARLY = 1.0
+"""Seconds that a message may come before the epoch that it belongs to."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
 
@@ -43,6 +45,10 @@ Told = Callable[[str], None]
 """Takes a line for the log."""
 
 
+class EarlyError(DeploymentError):
+    """A message that came too early: it should be brought again."""
+
+
 @dataclass
 class Peer:
     """Another hub."""
@@ -52,6 +58,8 @@ class Peer:
     stub: Any
     explain: Callable[[], Awaitable[str]]
     """Finds out why it cannot be reached, in a sentence."""
+    redial: Callable[[], Any] = lambda: None
+    """Returns a new stub if this site's certificates have changed since the last, or nothing."""
     present: bool = False
 
 
@@ -78,6 +86,8 @@ class Peers:
     epoch: int = 0
     now: int = 0
     """The round that is under way."""
+    most: int = LARGEST
+    """Bytes that a message may have; whoever knows what is to come sets it after each meeting."""
     sent: int = 0
     received: int = 0
     _present: dict[str, Hello] = field(default_factory=dict)
@@ -86,7 +96,9 @@ class Peers:
     """The last one, at the chair."""
     _inbox: dict[tuple[str, int, int, str], Message] = field(default_factory=dict)
     _calls: set[tuple[str, int]] = field(default_factory=set)
-    """Calls of the chair that were heard: its incarnation, and their numbers."""
+    """Calls of the chair that were heard: its incarnation, and the epoch that they end."""
+    _called: int = -1
+    """The epoch that the last call ended: it may be heard before that epoch has begun here."""
     _working: bool = False
     """Whether an epoch's work is under way."""
     _rewound: bool = False
@@ -135,8 +147,9 @@ class Peers:
 
         Raises:
             RefusedError: it is none.
+            EarlyError: it is of an epoch that has not begun here.
         """
-        assembler, message = Assembler(LARGEST), None
+        assembler, message = Assembler(self.most), None
         async for frame in stream:
             self.received += len(frame.chunk)
             if message is not None:
@@ -151,18 +164,28 @@ class Peers:
             stamp = message.stamp
             if message.kind == "call":
                 self._hear(silo, message)
-            elif stamp.epoch == self.epoch and stamp.round >= self.now:
-                self._inbox.setdefault((message.kind, stamp.round, stamp.attempt, silo), message)
             else:
-                return Receipt(refused=f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over")
+                await self._caught_up(stamp.epoch)
+                if stamp.epoch < self.epoch or stamp.round < self.now:
+                    return Receipt(refused=f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over")
+                self._inbox.setdefault((message.kind, stamp.round, stamp.attempt, silo), message)
             self._news.notify_all()
         return Receipt()
+
+    async def _caught_up(self, epoch: int) -> None:
+        """Wait for an epoch: another hub may have heard sooner than this one that it has begun."""
+        try:
+            async with asyncio.timeout(EARLY):
+                await self._news.wait_for(lambda: self.epoch >= epoch)
+        except TimeoutError as error:
+            raise EarlyError(f"epoch {epoch} has not begun here; bring it again") from error
 
     def _hear(self, silo: str, message: Message) -> None:
         """The chair calls all hubs to a meeting."""
         call = (str(message.facts.get("incarnation")), message.stamp.attempt)
         if silo == self.chair and call not in self._calls:
             self._calls.add(call)
+            self._called = message.stamp.attempt
             self._rewound = self._working
 
     # What the own hub does
@@ -175,6 +198,7 @@ class Peers:
         """
         async with self._news:
             self._working = self._rewound = False
+            self.most = LARGEST
         hello = Hello(
             protocol=PROTOCOL,
             version=VERSION,
@@ -189,7 +213,8 @@ class Peers:
         async with self._news:
             self.epoch, self.now = opening.epoch, 0
             self._inbox.clear()
-            self._working, self._rewound = True, False
+            self._working, self._rewound = True, self.epoch <= self._called
+            self._news.notify_all()
         everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
         topics = {silo: told["topic"] for silo, told in everybody.items() if told["topic"] != topic}
         if topics:
@@ -299,6 +324,9 @@ class Peers:
             try:
                 found = await call()
             except grpc.aio.AioRpcError as error:
+                if fresh := peer.redial():
+                    peer.stub = fresh
+                    continue
                 if error.code() not in _TRANSIENT:
                     raise DeploymentError(
                         f"the hub of silo '{peer.silo}' ({peer.address}) refuses this hub: {error.details()}"

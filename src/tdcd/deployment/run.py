@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,8 @@ def run_hub(
             peers = {}
             for name in others:
                 address = site.peers[name]
-                stub = tdcd_pb2_grpc.HubStub(trust.channel(address, name))
-                peers[name] = Peer(name, address, stub, partial(trust.explain, address, name))
+                dial = _Dial(trust, address, name)
+                peers[name] = Peer(name, address, dial(), partial(trust.explain, address, name), dial)
             links = Peers(silo, shared, peers, deadline, told)
 
             async def welcome(link: Link) -> None:
@@ -108,6 +109,10 @@ def run_hub(
         watch(hub)
         status = "stopped"
         try:
+            if _finished(job, directory):
+                told(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
+                status = "finished"
+                return
             run(hub.prepare(data))
             del data
             _train(job, hub, HubParty(hub, run), directory, observer or Observer())
@@ -120,6 +125,23 @@ def run_hub(
             run(server.stop())
 
 
+@dataclass
+class _Dial:
+    """Dials another hub: once, and again when this site's certificates were renewed."""
+
+    trust: Trust | Open
+    address: str
+    silo: str
+    _stamp: tuple[int, ...] | None = None
+
+    def __call__(self) -> Any:
+        stamp = self.trust.stamp()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        return tdcd_pb2_grpc.HubStub(self.trust.channel(self.address, self.silo))
+
+
 def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
     """Run the loop over rounds for one hub."""
     loop = Loop(party, job.training, {hub.silo: hub.model.network}, observer, lambda: {hub.silo: hub.first_block()})
@@ -129,6 +151,14 @@ def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Obser
         loop.begin(_description(job, hub))
         loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
         loop.run()
+
+
+def _finished(job: Job, directory: Path) -> bool:
+    """Tell whether the training has ended before: then no other hub is needed."""
+    if not (directory / "job.toml").exists():
+        return False
+    with RunDirectory.opened(directory, job.as_table(), resume=True, two=True) as files:
+        return files.finished(job.training.rounds)
 
 
 def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:

@@ -14,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tdcd.deployment.clients import Clients
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Assembler, Message, RefusedError
-from tdcd.deployment.peers import Peers
+from tdcd.deployment.peers import EarlyError, Peers
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.tls import OPTIONS, Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
@@ -103,6 +103,8 @@ class Server(tdcd_pb2_grpc.HubServicer):
             if who is not None and said != who.silo:
                 raise DeploymentError(f"the certificate is of {who}, and the message says silo '{said[:80]}'")
             return await do(said)
+        except EarlyError as error:
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except TdcdError as error:
             return await self._refuse(context, str(who or f"silo '{said[:80]}'"), error)
 

@@ -74,10 +74,8 @@ class Trust:
         known: dict[str, Any] = {"stamp": None, "configuration": None}
 
         def configuration() -> Any:
-            files = [self.pair.certificate, self.pair.key, *self.authorities.values()]
             try:
-                stamp = tuple(file.stat().st_mtime_ns for file in files)
-                if stamp != known["stamp"]:
+                if (stamp := self.stamp()) != known["stamp"]:
                     roots = b"".join(file.read_bytes() for file in self.authorities.values())
                     pair = (self.pair.key.read_bytes(), self.pair.certificate.read_bytes())
                     known["configuration"] = grpc.ssl_server_certificate_configuration([pair], roots)
@@ -87,6 +85,14 @@ class Trust:
             return known["configuration"]
 
         return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return what changes when certificates are renewed."""
+        try:
+            files = (self.pair.certificate, self.pair.key, *self.authorities.values())
+            return tuple(file.stat().st_mtime_ns for file in files)
+        except OSError:
+            return ()  # a file is just being replaced
 
     def channel(self, address: str, silo: str) -> grpc.aio.Channel:
         """Dial the hub of a silo; it must show a certificate with its name, of that silo's CA."""
@@ -157,6 +163,10 @@ class Open:
     def channel(self, address: str, silo: str) -> grpc.aio.Channel:  # noqa: ARG002
         """Dial the hub of a silo."""
         return grpc.aio.insecure_channel(address, OPTIONS)
+
+    def stamp(self) -> tuple[int, ...]:
+        """Nothing changes."""
+        return ()
 
     async def explain(self, address: str, silo: str) -> str:  # noqa: ARG002
         """Say why a hub cannot be reached."""

@@ -73,6 +73,11 @@ class RunDirectory:
         self._checkpoint = path / "checkpoint.safetensors"
         self._earlier = path / "earlier.safetensors" if two else None
 
+    @property
+    def together(self) -> bool:
+        """Whether it is a hub's: hubs go on together, perhaps after an earlier round than this one has reached."""
+        return self._earlier is not None
+
     @classmethod
     @contextmanager
     def opened(cls, path: Path, job: Mapping[str, Any], *, resume: bool, two: bool = False) -> Iterator["RunDirectory"]:
@@ -111,7 +116,7 @@ class RunDirectory:
         What an earlier session recorded after that round is forgotten: it will happen again.
         """
         found = read_history(self._history)
-        if not self.rounds() and any(evaluation.round > 0 for evaluation in found):
+        if not self.together and not self.rounds() and any(evaluation.round > 0 for evaluation in found):
             raise RunError(
                 f"{self._checkpoint}: missing, though {self._history.name} has rounds; put it back, or start a new run"
             )
@@ -171,22 +176,41 @@ class RunDirectory:
             write_atomically(self._earlier, self._checkpoint.read_bytes())
         write_atomically(self._checkpoint, _packed(_flat(blocks), {"tdcd": json.dumps(state)}))
 
+    def forget_after(self, round_: int) -> None:
+        """Remove the checkpoints of later rounds: they will happen again, perhaps not in the same way."""
+        found = self._checkpoints()
+        if not self._earlier or all(number <= round_ for number in found):
+            return
+        if round_ in found:
+            self._earlier.replace(self._checkpoint)
+        else:
+            self._earlier.unlink(missing_ok=True)
+            self._checkpoint.unlink()
+
     def save_best(self, best: Kept) -> None:
         """Write the weights with the lowest validation loss so far."""
-        state = {"round": best.round, "loss": best.loss, "silos": list(best.blocks)}
-        write_atomically(self.path / BEST, _packed(_flat(best.blocks), {"tdcd": json.dumps(state)}))
+        path, state = self.path / BEST, {"round": best.round, "loss": best.loss, "silos": list(best.blocks)}
+        if self.together and path.exists():
+            path.replace(path.with_stem(f"{path.stem}-{_best_state(path)['round']}"))
+        write_atomically(path, _packed(_flat(best.blocks), {"tdcd": json.dumps(state)}))
+        bests, checkpoints = self._bests(), self.rounds()
+        for number in sorted(bests)[:-1]:  # one that no checkpoint goes back to is of no use
+            after = min(later for later in bests if later > number)
+            if not any(number <= checkpoint < after for checkpoint in checkpoints):
+                bests[number].unlink()
 
-    def load_best(self) -> Kept | None:
-        """Read the weights with the lowest validation loss so far, if they are kept."""
-        path = self.path / BEST
-        if not path.exists():
+    def load_best(self, up_to: int) -> Kept | None:
+        """Read the weights with the lowest validation loss up to some round, if they are kept."""
+        bests = {number: file for number, file in self._bests().items() if number <= up_to}
+        if not bests:
             return None
-        tensors, metadata = _unpacked(path)
-        try:
-            state = json.loads(metadata["tdcd"])
-            return Kept(int(state["round"]), _nested(tensors, state["silos"]), float(state["loss"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path}: not written by tdcd ({error})") from error
+        path = bests[max(bests)]
+        state, (tensors, _) = _best_state(path), _unpacked(path)
+        return Kept(max(bests), _nested(tensors, state["silos"]), state["loss"])
+
+    def _bests(self) -> dict[int, Path]:
+        """Return the best weights' files by their rounds: the last, and at a hub, those of before."""
+        return {_best_state(file)["round"]: file for file in self.path.glob("best*.safetensors")}
 
     def load(self, round_: int | None = None) -> Checkpoint | None:
         """Read the checkpoint of a round, or the newest; a run that was stopped before its first has none."""
@@ -222,10 +246,29 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
 
+    def finished(self, rounds: int) -> bool:
+        """Tell whether a training of so many rounds has ended here, and all that belongs to it is done."""
+        file = self.path / "result.json"
+        if not file.exists():
+            return False
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+            return bool(result["status"] == "finished" and result["rounds"] == rounds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{file}: not written by tdcd ({error})") from error
+
     def finish(self, result: Mapping[str, Any], blocks: Blocks) -> None:
         """Write every hub's block and how the run ended."""
         save_blocks(self.path / "blocks", blocks)
         write_json(self.path / "result.json", result)
+
+
+def _best_state(file: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(_metadata(file)["tdcd"])
+        return {"round": int(state["round"]), "loss": float(state["loss"]), "silos": list(state["silos"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{file}: not written by tdcd ({error})") from error
 
 
 def wait_until_free(path: Path, seconds: float) -> None:

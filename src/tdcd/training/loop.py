@@ -36,6 +36,13 @@ class Party(Protocol):
             RewoundError: all go back to an earlier round.
         """
 
+    def concluded(self, number: int) -> None:
+        """Wait until all have come to the end, and hold it.
+
+        Raises:
+            RewoundError: all go back to an earlier round.
+        """
+
     def measured(self, blocks: Blocks) -> Mapping[Part, Mapping[str, float]]:
         """Return loss and metrics of the whole model on every part of the samples; none where there are none."""
 
@@ -120,6 +127,7 @@ class Loop:
                         if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
                             self._save()
                         self.observer.advanced(done)
+                    self.party.concluded(self.state.done)
                     break
                 except RewoundError:
                     self._rewind()
@@ -152,11 +160,14 @@ class Loop:
             check_finite(blocks, self.networks, f"{file}: ")
             self.state = State(checkpoint.round, blocks, checkpoint.traffic)
             self._before, self._started = checkpoint.seconds, time.perf_counter()
-            best = self.directory.load_best()
-            if best and best.round <= checkpoint.round:  # a later one will be found again
+            if best := self.directory.load_best(checkpoint.round):  # a later one will be found again
                 self.best = replace(best, blocks=fitted(best.blocks, self._like, str(where / BEST)))
+        self.directory.forget_after(start)
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
-        self.history = self.directory.history(self.state.done if checkpoint else -1, due)
+        last = self.state.done if checkpoint else -1
+        if self.directory.together:  # another hub may not have evaluated that round: all do so again
+            last = self.state.done - 1
+        self.history = self.directory.history(last, due)
 
     def _rewind(self) -> None:
         """Go back to the round that all parties agree on."""

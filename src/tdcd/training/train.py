@@ -124,6 +124,9 @@ class Simulation:
         sent = self.ledger.traffic(self.ledger.rows(round_.batch.numpy()))
         return self.engine.round(blocks, round_), sent
 
+    def concluded(self, number: int) -> None:
+        """Nobody else is to be waited for."""
+
     def measured(self, blocks: Blocks) -> dict[Part, dict[str, float]]:
         """See Party."""
         parts = (self.setup.train, self.setup.validation, self.setup.test)

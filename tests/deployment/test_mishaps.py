@@ -1,0 +1,559 @@
+"""What goes wrong at the worst moment: hubs started again, clients that stall or leave, messages that are none."""
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tdcd.core.ledger import Traffic
+from tdcd.core.network import Blocks
+from tdcd.data.splits import Part
+from tdcd.deployment import aligning
+from tdcd.deployment.client import ClientProcess, Party
+from tdcd.deployment.clients import Clients, Link, Question
+from tdcd.deployment.hub import Hub, HubParty
+from tdcd.deployment.identity import Identity
+from tdcd.deployment.logs import _Human
+from tdcd.deployment.messages import Assembler, Message, RefusedError, array_tensors, frames, tensors_array
+from tdcd.deployment.peers import Peers
+from tdcd.deployment.run import read_set
+from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.site import ClientSite
+from tdcd.deployment.tls import Open
+from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
+from tdcd.errors import DeploymentError, TdcdError
+from tdcd.training.directory import RunDirectory, read_history
+from tdcd.training.loop import Loop, Observer, RewoundError
+from tdcd.training.settings import Settings
+
+from .memory import Federation, Line, MemoryStub
+from .tables import write_tables
+from .test_peers import World, message
+from .test_rounds import job
+
+# Checkpoints
+
+
+def save(directory: RunDirectory, number: int) -> None:
+    directory.save(number, {"a": {"w": torch.zeros(2)}}, 0.0, Traffic(), {})
+
+
+def test_checkpoints_of_a_future_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:
+    a, b = (RunDirectory(tmp_path / name, {"x": 1}, two=True) for name in "ab")
+    for hub in (a, b):
+        hub.path.mkdir()
+        for number in (50, 100):
+            save(hub, number)
+    save(a, 130)  # b was killed after 100: both go on there, and b is killed once more
+    a.forget_after(100)
+    assert a.rounds() == [100]
+    save(a, 120)
+    assert max({*a.rounds()} & {*b.rounds()}) == 100
+    a.forget_after(0)
+    assert a.rounds() == []
+
+
+def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) -> None:
+    federation = Federation(job(), tmp_path)
+
+    async def go() -> None:
+        await federation.start()
+        one, two = federation.hubs.values()
+        with pytest.raises(
+            DeploymentError, match=r"no round in common \(silo 'silo-1' has 10, 20; silo 'silo-2' has none\)"
+        ):
+            await asyncio.gather(one.agreed([10, 20]), two.agreed([]))
+        assert set(await asyncio.gather(one.agreed([10]), two.agreed([]))) == {0}  # it may have been just too early
+        assert set(await asyncio.gather(one.agreed([10, 20]), two.agreed([20]))) == {20}
+        await federation.stop()
+
+    asyncio.run(go())
+
+
+class Rewinding:
+    """Goes back to round 10 once; the second time everything is a little worse."""
+
+    paths: Mapping[str, str] = {}
+
+    def __init__(self, at: int) -> None:
+        self.at, self.done, self.again = at, 0, False
+
+    def agreed(self, _: Any) -> int:
+        self.done = 10 if self.again else 0
+        return self.done
+
+    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
+        if number == self.at and not self.again:
+            self.again = True
+            raise RewoundError
+        self.done = number
+        return blocks, Traffic()
+
+    def concluded(self, number: int) -> None:
+        assert number == 30
+
+    def measured(self, _: Blocks) -> dict[Part, dict[str, float]]:
+        first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}
+        loss = first[self.done] + (0.3 if self.again and self.done > 10 else 0.0)
+        return {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
+
+
+def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
+    settings = Settings(
+        loss="squared-error", rounds=30, rate=0.1, evaluate_every=5, checkpoint_every=10, keep="best", local_steps=1
+    )
+    kept = {}
+    for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
+        with RunDirectory.opened(tmp_path / str(at), {"x": 1}, resume=True, two=True) as directory:
+            loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
+            loop.directory = directory
+            loop.begin({})
+            kept[at] = loop.run()[0]
+        assert len(list((tmp_path / str(at)).glob("best*"))) <= 3
+    assert set(kept.values()) == {10}
+
+
+# Hubs
+
+
+async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], None] = lambda _: None) -> list[str]:
+    """Train with checkpoints; return how it ends at every hub."""
+    for silo in (names := federation.names()):
+        federation.add_hub(silo)
+    for silo, clients in names.items():
+        for client in clients:
+            federation.add_client(Identity(silo, client))
+    await asyncio.gather(*(hub.prepare(read_set(federation.job)) for hub in federation.hubs.values()))
+    running, settings = asyncio.get_running_loop(), federation.job.training
+
+    def train(hub: Hub) -> str:
+        def run(coroutine: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(coroutine, running).result()
+
+        networks = {hub.silo: hub.model.network}
+        loop = Loop(HubParty(hub, run), settings, networks, Observer(), lambda: {hub.silo: hub.first_block()})
+        table = federation.job.as_table()
+        with RunDirectory.opened(folder / hub.silo, table, resume=True, two=True) as loop.directory:
+            try:
+                loop.begin({})
+                spoilt(hub)
+                loop.run()
+            except TdcdError as error:
+                return str(error)
+            return "finished"
+
+    ended = await asyncio.gather(*(asyncio.to_thread(train, hub) for hub in federation.hubs.values()))
+    await federation.stop()
+    return ended
+
+
+def test_an_evaluation_that_only_some_hubs_have_is_done_again(tmp_path: Path) -> None:
+    work = job(silos=3, clients=2, evaluate_every=2, checkpoint_every=4)
+
+    def stopped(hub: Hub) -> None:
+        """Stop a hub as it waits for the metrics after round 2; the others go on waiting for it."""
+        if hub.silo != "silo-2":
+            return
+        receive = hub.peers.receive
+
+        async def received(silo: str, kind: str, stamp: Any) -> Message:
+            if kind == "metrics" and stamp.round == 2:
+
+                async def gone(*_: Any) -> Any:
+                    raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+                hub.peers.delivered = gone  # type: ignore[method-assign,assignment]
+                raise DeploymentError("stopped by its operator")
+            return await receive(silo, kind, stamp)
+
+        hub.peers.receive = received  # type: ignore[method-assign]
+
+    first = asyncio.run(trained(Federation(work, tmp_path, hub_deadline=2.0), tmp_path, stopped))
+    assert "finished" not in first
+    assert asyncio.run(trained(Federation(work, tmp_path, hub_deadline=20.0), tmp_path)) == ["finished"] * 3
+    evaluated = [[line.round for line in read_history(tmp_path / silo / "history.jsonl")] for silo in work_silos(work)]
+    assert evaluated[0] == evaluated[1] == evaluated[2]
+    assert evaluated[0] == sorted({*range(0, work.training.rounds, 2), work.training.rounds})
+
+
+def work_silos(work: Any) -> list[str]:
+    return list(Federation(work, Path()).names())
+
+
+def test_an_evaluation_waits_for_somebody_to_measure_on(tmp_path: Path) -> None:
+    fallen: list[Identity] = []
+
+    def fault(who: Identity, question: Message) -> str:
+        if question.kind == "score" and who.silo == "silo-2" and question.stamp.round == 2 and not fallen:
+            fallen.append(who)
+            return "die"
+        return ""
+
+    federation = Federation(job(silos=2, clients=1, evaluate_every=2), tmp_path, fault)
+
+    async def go() -> list[str]:
+        training = asyncio.ensure_future(trained(federation, tmp_path / "runs"))
+        await federation.until(lambda: bool(fallen), 30)
+        await asyncio.sleep(0.3)
+        federation.add_client(fallen[0])
+        return await training
+
+    assert asyncio.run(go()) == ["finished"] * 2
+
+
+def test_a_message_may_come_before_the_news_that_a_meeting_is_over() -> None:
+    class Slow(MemoryStub):
+        async def Meet(self, hello: Hello, timeout: float = 0) -> Opening:  # noqa: N802
+            opening = await super().Meet(hello, timeout)
+            if hello.silo == "c":
+                await asyncio.sleep(0.1)
+            return opening
+
+    async def go() -> None:
+        world = World("abc", deadline=5.0)
+        world.stubs["a"] = Slow()
+        for name in "abc":
+            world.start(name)
+
+        async def met(name: str) -> list[str]:
+            await world.hubs[name].meeting("start", {})
+            world.hubs[name].advance(1)
+            return sorted(await world.hubs[name].exchange(message(1, 1.0)))
+
+        assert await asyncio.gather(*map(met, "abc")) == [["b", "c"], ["a", "c"], ["a", "b"]]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_hub_is_started_again_during_the_alignment(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third hub may hear the call to the next meeting before it hears that the first is over."""
+    federation, victim, hung = Federation(write_tables(tmp_path), tmp_path / "runs"), "insurer", asyncio.Event()
+    privately, delays = aligning._privately, {name: 0.5 * late for name in federation.names() if name != victim}
+
+    class Late(MemoryStub):
+        async def Meet(self, hello: Hello, timeout: float = 0) -> Opening:  # noqa: N802
+            opening = await super().Meet(hello, timeout)
+            await asyncio.sleep(delays.pop(hello.silo, 0.0))
+            return opening
+
+    federation._stubs[min(federation.names())] = Late()
+
+    async def hanging(silo: str, *more: Any) -> Any:
+        if silo == victim and not hung.is_set():
+            hung.set()
+            await asyncio.sleep(100)
+        return await privately(silo, *more)
+
+    monkeypatch.setattr(aligning, "_privately", hanging)
+
+    async def go() -> None:
+        names = federation.names()
+        for silo in names:
+            federation.add_hub(silo)
+        for silo, clients in names.items():
+            for client in clients:
+                federation.add_client(Identity(silo, client))
+        tasks = {silo: asyncio.ensure_future(hub.prepare(None)) for silo, hub in federation.hubs.items()}
+        await hung.wait()
+        tasks[victim].cancel()
+        for client in names[victim]:
+            federation._tasks[Identity(victim, client)].cancel()
+        await asyncio.sleep(0.05)
+        hub = federation.add_hub(victim)
+        for client in names[victim]:
+            federation.add_client(Identity(victim, client))
+        tasks[victim] = asyncio.ensure_future(hub.prepare(None))
+        await asyncio.wait_for(asyncio.gather(*tasks.values()), 30)
+        assert len({hub.plan.fingerprint for hub in federation.hubs.values()}) == 1
+        await federation.stop()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "why"),
+    [
+        (lambda tensors: {k: v for k, v in tensors.items() if k != "lost"}, "without 'lost'"),
+        (lambda tensors: {**tensors, "lost": torch.zeros(2, 2, dtype=torch.int64)}, "strange one"),
+        (lambda tensors: {**tensors, "lost": torch.tensor([0.5])}, "strange one"),
+        (lambda tensors: {**tensors, "lost": torch.tensor([10**9])}, "not in the mini-batch"),
+        (lambda tensors: {**tensors, "phi": torch.zeros(3)}, "'phi' of shape"),
+    ],
+)
+def test_a_strange_message_of_a_hub_is_refused(
+    spoilt: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    federation, send = Federation(job(), tmp_path, hub_deadline=2.0), Peers.send
+
+    async def spoiling(peers: Peers, silo: str, told: Message) -> None:
+        if peers.silo == "silo-2":
+            told = Message(told.kind, told.facts, spoilt(told.tensors), told.stamp)
+        await send(peers, silo, told)
+
+    async def go() -> None:
+        await federation.start()
+        monkeypatch.setattr(Peers, "send", spoiling)
+        hub, other = federation.hubs.values()
+        task = asyncio.ensure_future(other.one_round(other.first_block(), 1))
+        with pytest.raises(RefusedError, match=why):
+            await hub.one_round(hub.first_block(), 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await federation.stop()
+
+    asyncio.run(go())
+
+
+# Clients
+
+
+def keys_with(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Message, Message], Message]:
+    def spoilt(question: Message, answer: Message) -> Message:
+        if question.kind != "keys":
+            return answer
+        return Message(answer.kind, answer.facts, change(dict(answer.tensors)), answer.stamp)
+
+    return spoilt
+
+
+def survey_of(told: Any) -> Callable[[Message, Message], Message]:
+    text = bytearray(json.dumps(told).encode())
+
+    def spoilt(question: Message, answer: Message) -> Message:
+        return (
+            Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
+            if question.kind == "survey"
+            else answer
+        )
+
+    return spoilt
+
+
+def without(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(start)}
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        keys_with(lambda t: without(t, "ids") | {"ids": torch.zeros(5)}),
+        keys_with(lambda t: without(t, "ids") | {"ids": torch.tensor(3)}),
+        keys_with(lambda t: without(t, "fact ill") | {"fact ill": torch.zeros(1, dtype=torch.int64)}),
+        keys_with(lambda t: without(t, "fact ill")),
+        keys_with(lambda t: without(t, "ids") | array_tensors("ids", np.array(["x" * 300]))),
+        survey_of({"facts": {}, "empty": [], "problems": []}),
+        survey_of({"facts": {}, "empty": 7, "problems": 7}),
+        survey_of({"facts": {}, "empty": {"unasked": 1}, "problems": {}}),
+        survey_of([]),
+    ],
+)
+def test_a_strange_answer_before_the_first_round_stops_nobody(
+    spoilt: Callable[[Message, Message], Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation, answer = Federation(write_tables(tmp_path), tmp_path / "runs", hub_deadline=20.0), Party.answer
+    strange = Identity("bank", "part-1")
+
+    def answered(party: Party, question: Message) -> Message:
+        found = answer(party, question)
+        return spoilt(question, found) if party.identity == strange else found
+
+    monkeypatch.setattr(Party, "answer", answered)
+
+    async def go() -> None:
+        names = federation.names()
+        for silo in names:
+            federation.add_hub(silo)
+        for silo, clients in names.items():
+            for client in clients:
+                federation.add_client(Identity(silo, client))
+        preparing = asyncio.gather(*(hub.prepare(None) for hub in federation.hubs.values()))
+        await federation.until(lambda: "bank: client 'part-1' has gone" in federation.told, 20)
+        federation._tasks[strange].cancel()
+        monkeypatch.setattr(Party, "answer", answer)
+        federation.add_client(strange)
+        await preparing
+        await federation.stop()
+
+    asyncio.run(go())
+
+
+def test_a_client_tells_only_what_its_own_job_says(tmp_path: Path) -> None:
+    work = write_tables(tmp_path)
+    party = Party(work, Identity("insurer", "part-0"), ClientSite(data=str(tmp_path / "insurer-0.csv")), lambda _: None)
+    answer = party.answer(Message("keys", {"label": "insurer_a", "split": "insurer_b"}))
+    assert set(answer.facts["facts"]) == set()
+    assert {name.split()[0] for name in answer.tensors} == {"ids"}
+    common = torch.ones(len(tensors_array("ids", answer)), dtype=torch.uint8)
+    parts = torch.zeros(len(common), dtype=torch.int8)
+    with pytest.raises(RefusedError, match="'person', which is no feature of the job"):
+        party.answer(Message("survey", {"columns": ["person"], "kind": "U"}, {"common": common, "parts": parts}))
+
+
+def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation, who = Federation(job(silos=2, clients=1), tmp_path), Identity("silo-1", "silo-1-1")
+    exchange = Peers.exchange
+    cut: list[Identity] = []
+
+    async def slow(peers: Peers, told: Message) -> dict[str, Message]:
+        if peers.silo == "silo-2" and told.kind == "embeddings" and told.stamp.round == 2 and not cut:
+            cut.append(who)
+            party = federation.parties[who]
+            federation._tasks[who].cancel()
+            await asyncio.sleep(0.05)
+            federation.add_client(who)
+            federation.parties[who] = party  # the same process, another stream
+            await federation.until(lambda: "silo-1-1" in federation.hubs["silo-1"].clients.present())
+        return await exchange(peers, told)
+
+    monkeypatch.setattr(Peers, "exchange", slow)
+
+    async def go() -> None:
+        await federation.start()
+        await federation.rounds(4)
+        await federation.stop()
+
+    asyncio.run(go())
+    assert cut
+
+
+def test_a_client_that_stalls_in_a_large_answer_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tdcd.deployment.clients.LARGE", 0)
+    monkeypatch.setattr("tdcd.deployment.messages.CHUNK", 64)
+
+    async def welcome(_: Link) -> None:
+        return
+
+    async def go() -> tuple[set[str], set[str], dict[str, int], float]:
+        clients = Clients("bank", ("bad", "one", "two"), "job", 2.0, lambda _: None, welcome)
+        lines = {name: Line() for name in clients.names}
+        attending = [asyncio.ensure_future(clients.attend(name, line)) for name, line in lines.items()]
+        while len(clients.present()) < 3:
+            await asyncio.sleep(0.01)
+
+        async def answering(name: str) -> None:
+            frame = await lines[name].down.get()
+            assert frame is not None
+            if name != "bad":
+                await asyncio.sleep(0.05)  # the bad one is first
+            stamp = Message("weights", {}, {"w": torch.ones(100)})
+            told = frames(stamp.stamped(_stamp_of(frame)))
+            for number, reply in enumerate(told):
+                await lines[name].up.put(reply)
+                if name == "bad" and number == 1:
+                    return
+
+        answers = [asyncio.ensure_future(answering(name)) for name in lines]
+        taken: dict[str, int] = {}
+
+        def take(name: str, _: str, tensor: Tensor) -> None:
+            taken[name] = tensor.numel()
+
+        question = Question(Message("descend"), 1000, lambda _: None)
+        began = time.monotonic()
+        found, lost = await clients.ask(dict.fromkeys(lines, question), take)
+        took = time.monotonic() - began
+        for task in (*attending, *answers):
+            task.cancel()
+        await asyncio.gather(*attending, *answers, return_exceptions=True)
+        return set(found), lost, taken, took
+
+    found, lost, taken, took = asyncio.run(go())
+    assert (found, lost, taken) == ({"one", "two"}, {"bad"}, {"one": 100, "two": 100})
+    assert took < 6
+
+
+def _stamp_of(frame: Any) -> Any:
+    question = Assembler(1 << 20).feed(frame)
+    assert question is not None
+    return question.stamp
+
+
+HUB = """
+import asyncio, sys
+import grpc
+from tdcd.deployment.messages import Message, frames
+from tdcd.deployment.wire import tdcd_pb2_grpc
+
+class Talkative(tdcd_pb2_grpc.HubServicer):
+    async def Attend(self, _, context):
+        await context.read()
+        while True:
+            for frame in frames(Message("embed")):
+                await context.write(frame)
+            await context.read()
+            await asyncio.sleep(0.05)
+
+async def main():
+    server = grpc.aio.server()
+    tdcd_pb2_grpc.add_HubServicer_to_server(Talkative(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+def test_a_client_waits_for_a_hub_that_was_killed_however_long_it_was_there() -> None:
+    with subprocess.Popen([sys.executable, "-c", HUB], stdout=subprocess.PIPE, text=True) as hub:
+        assert hub.stdout
+        port = int(hub.stdout.readline())
+        told: list[str] = []
+        answers: list[str] = []
+
+        class Answering:
+            identity = Identity("silo-1", "c")
+            site = ClientSite(hub=f"127.0.0.1:{port}")
+
+            def answer(self, question: Message) -> Message:
+                answers.append(question.kind)
+                return Message("weights")
+
+        patience = 0.5
+        shared, trust = SharedJob.of(job()), Open(Answering.identity)
+        process = ClientProcess(Answering(), shared, trust, told.append, patience)  # type: ignore[arg-type]
+
+        async def until(done: Callable[[], bool]) -> None:
+            end = time.monotonic() + 30
+            while not done():
+                assert time.monotonic() < end, told
+                await asyncio.sleep(0.02)
+
+        async def go() -> None:
+            running = asyncio.ensure_future(process.run())
+            await until(lambda: bool(answers))
+            await asyncio.sleep(2 * patience)
+            hub.kill()
+            await until(lambda: "the hub is gone; trying to reach it again" in told)
+            assert not running.done()
+            with pytest.raises(DeploymentError, match="was not reached for 0.5 seconds"):
+                await asyncio.wait_for(running, 30)
+
+        asyncio.run(go())
+
+
+def test_what_comes_from_elsewhere_does_not_rule_the_terminal() -> None:
+    record = logging.LogRecord("bank", logging.INFO, "", 0, "left out: \x1b[2J\nbank · all is well", None, None)
+    assert _Human().format(record).endswith("left out: \\x1b[2J\\nbank · all is well")
