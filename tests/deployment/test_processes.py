@@ -7,6 +7,7 @@ import torch
 
 from deployment.tables import write_tables
 from tdcd.core.ledger import Traffic
+from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import Job, load_job
 from tdcd.experiments.run import run_job
@@ -40,6 +41,9 @@ def test_a_deployed_federation_ends_as_the_simulation_does(example: object, tmp_
         total += history[-1].traffic
     assert total == expected.final.traffic  # what was really sent is what the ledger counts
     assert all(process.returncode == 0 for process in federation.processes.values()), logs
+    alone = federation.sites[Identity(next(iter(federation.runs)))]  # started again, it needs nobody
+    assert alone.start(quiet=True).wait(120) == 0
+    assert "the training has ended before" in alone.log.read_text()
 
 
 def test_no_path_and_no_key_of_a_site_is_in_what_is_shared(tmp_path: Path) -> None:

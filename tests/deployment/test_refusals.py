@@ -20,7 +20,9 @@ from tdcd.deployment import identity as identities
 from tdcd.deployment.client import ClientProcess, Party
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.identity import Identity, Pair, check_own, issue, make_authority
+from tdcd.deployment.messages import Message, Stamp
 from tdcd.deployment.peers import Peer, Peers
+from tdcd.deployment.run import Dial
 from tdcd.deployment.server import Server
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite, ClientTLS, HubTLS, check_loopback
@@ -370,3 +372,33 @@ def test_without_tls_on_this_machine(address: str) -> None:
 def test_without_tls_nowhere_else(address: str) -> None:
     with pytest.raises(DeploymentError, match="--insecure: .* is not on this machine"):
         check_loopback(address)
+
+
+def test_a_hub_goes_on_with_a_renewed_certificate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line to another hub was opened with the old one, which expires meanwhile."""
+    monkeypatch.setattr("tdcd.deployment.tls.TRUSTED", 0.0)
+    insurer = Identity("insurer")
+    old = world.pair(insurer, days=4 / 86_400)
+    trust = world.trust(insurer, old, "bank")
+    told: list[str] = []
+
+    async def explain() -> str:
+        return ""
+
+    async def run() -> None:
+        async with BankHub(world, world.pair(Identity("bank"))) as hub:
+            dial = Dial(trust, hub.address, "bank")
+            peers = Peers(
+                "insurer", SHARED, {"bank": Peer("bank", hub.address, dial(), explain, dial)}, 20.0, told.append
+            )
+            message = Message("scores", stamp=Stamp("", 0, 0, 0))
+            await peers.send("bank", message)
+            await asyncio.sleep(5)
+            with pytest.raises(DeploymentError, match="refuses this hub: the certificate has expired"):
+                await peers.send("bank", message)
+            renewed = world.pair(insurer)
+            os.replace(renewed.key, old.key)
+            os.replace(renewed.certificate, old.certificate)
+            await peers.send("bank", message)
+
+    asyncio.run(run())

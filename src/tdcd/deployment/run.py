@@ -91,7 +91,7 @@ def run_hub(
             peers = {}
             for name in others:
                 address = site.peers[name]
-                dial = _Dial(trust, address, name)
+                dial = Dial(trust, address, name)
                 peers[name] = Peer(name, address, dial(), partial(trust.explain, address, name), dial)
             links = Peers(silo, shared, peers, deadline, told)
 
@@ -126,7 +126,7 @@ def run_hub(
 
 
 @dataclass
-class _Dial:
+class Dial:
     """Dials another hub: once, and again when this site's certificates were renewed."""
 
     trust: Trust | Open
@@ -135,6 +135,7 @@ class _Dial:
     _stamp: tuple[int, ...] | None = None
 
     def __call__(self) -> Any:
+        """Return a way to call it, if that is new."""
         stamp = self.trust.stamp()
         if stamp == self._stamp:
             return None
