@@ -394,6 +394,61 @@ def test_a_strange_answer_before_the_first_round_stops_nobody(
     asyncio.run(go())
 
 
+def test_a_hub_that_is_started_again_does_not_wait_for_all_clients(tmp_path: Path) -> None:
+    work = write_tables(tmp_path)
+    work = work.model_copy(update={"deployment": work.deployment.model_copy(update={"client_deadline": 2.0})})
+    first, again = Federation(work, tmp_path / "runs"), Federation(work, tmp_path / "runs", hub_deadline=20.0)
+    away = Identity("bank", "part-1")
+
+    async def begin() -> None:
+        await first.start()
+        await first.stop()
+
+    async def go_on() -> None:
+        for silo in (names := again.names()):
+            again.add_hub(silo)
+        for who in (Identity(silo, client) for silo, clients in names.items() for client in clients):
+            if who != away:
+                again.add_client(who)
+        await asyncio.gather(*(hub.prepare(None) for hub in again.hubs.values()))
+        await asyncio.gather(*(hub.agreed([]) for hub in again.hubs.values()))
+        await again.rounds(1)
+        await again.stop()
+
+    asyncio.run(begin())
+    asyncio.run(go_on())
+    for silo, hub in again.hubs.items():
+        before = first.hubs[silo].plan
+        assert hub.plan.holdings.keys() == before.holdings.keys()
+        assert all(
+            (numbers == before.holdings[name][part]).all()
+            for name, held in hub.plan.holdings.items()
+            for part, numbers in held.items()
+        )
+        assert {part: values.tolist() for part, values in hub.plan.labels.items()} == {
+            part: values.tolist() for part, values in before.labels.items()
+        }
+    assert again.hubs["bank"].clients.left_out == {"part-1": 1}
+
+
+def test_a_second_process_takes_a_clients_place() -> None:
+    async def welcome(_: Link) -> None:
+        return
+
+    async def go() -> None:
+        clients = Clients("bank", ("north",), "job", 2.0, lambda _: None, welcome)
+        one = asyncio.ensure_future(clients.attend("north", Line()))
+        await asyncio.sleep(0.01)
+        two = asyncio.ensure_future(clients.attend("north", Line()))
+        with pytest.raises(RefusedError, match="another process has come as client 'north', and takes its place"):
+            await asyncio.wait_for(one, 5)
+        assert clients.present() == {"north"}
+        two.cancel()
+        await asyncio.gather(two, return_exceptions=True)
+
+    asyncio.run(go())
+
+
 def test_a_client_tells_only_what_its_own_job_says(tmp_path: Path) -> None:
     work = write_tables(tmp_path)
     party = Party(work, Identity("insurer", "part-0"), ClientSite(data=str(tmp_path / "insurer-0.csv")), lambda _: None)

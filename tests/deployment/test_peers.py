@@ -133,7 +133,9 @@ def test_another_job_is_refused_with_the_difference() -> None:
         world = World("ab")
         world.start("a")
         world.start("b", SharedJob.of(job(rate=0.2)))
-        with pytest.raises(DeploymentError, match=r"silo 'b' has another job.*\n  training.rate: 0.2 there, 0.1 here"):
+        with pytest.raises(
+            DeploymentError, match=r"silo 'b' \('there'\) has another job.*\n  training.rate: 0.2 there, 0.1 here"
+        ):
             await world.hubs["b"].meeting("start", {})
 
     asyncio.run(run())

@@ -46,7 +46,7 @@ def command(
     console.print(table)
     for line in (
         f"Keep {authority.key} where nobody else gets at it: who has it can make certificates of this silo.",
-        f"Give {authority.certificate} to the hubs of the other silos, and to your own clients.",
-        "Bring each client its own .pem and .key, and nothing else.",
+        f"Give {authority.certificate} to the hubs of the other silos.",
+        f"Bring each client {authority.certificate.name}, its own .pem and its own .key, and nothing else.",
     ):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -34,7 +34,8 @@ def running(site: str, style: "Style", when_stopped: str) -> "Iterator[Logger]":
     """Keep a site's log while it runs, and end the process as it ends: 0 finished, 2 told why not, 130 stopped."""
     from tdcd.deployment.logs import logs
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for kind in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it with SIGINT ignored
+        signal.signal(kind, signal.default_int_handler)
     with logs(site, style) as logger:
         try:
             yield logger

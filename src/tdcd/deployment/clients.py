@@ -12,7 +12,7 @@ import grpc
 from torch import Tensor
 
 from tdcd.deployment.messages import Assembler, Message, RefusedError, frames
-from tdcd.errors import DeploymentError
+from tdcd.errors import DeploymentError, listed
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
@@ -109,6 +109,8 @@ class Link:
     job: str
     ready: bool = False
     """Whether it has all it needs to take part."""
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
+    """Another stream of the same client has come."""
     sent: int = 0
     received: int = 0
     seen: float = field(default_factory=time.monotonic)
@@ -239,7 +241,7 @@ class Clients:
     welcome: Welcome
     links: dict[str, Link] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
-    """How often each client was left out."""
+    """Rounds that each client was left out of, though it holds rows of their mini-batches."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _failures: int = 0
     _bytes: tuple[int, int] = (0, 0)
@@ -255,18 +257,23 @@ class Clients:
         if before := self.links.get(name):
             self.told(f"client '{name}' comes again; its stream of before is given up")
             before.close()
+            before.replaced.set()
         self.links[name] = link
         self.told(f"client '{name}' has come")
         listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
+        replaced = asyncio.ensure_future(link.replaced.wait())
         try:
-            await asyncio.wait({listening, welcoming}, return_when=asyncio.FIRST_EXCEPTION)
-            for task in (welcoming, listening):
-                if task.done():
-                    task.result()
+            await asyncio.wait({listening, welcoming, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if welcoming.done():
+                await welcoming  # it may have failed
+                await asyncio.wait({listening, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if link.replaced.is_set():
+                raise RefusedError(f"another process has come as client '{name}', and takes its place")
             await listening
         finally:
-            for task in (listening, welcoming):
-                task.cancel()
+            listening.cancel()
+            welcoming.cancel()
+            replaced.cancel()
             link.close()
             self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
             if self.links.get(name) is link:
@@ -301,7 +308,8 @@ class Clients:
         while len(self.present()) < count:
             if not warned:
                 warned = True
-                self.told(f"waiting for clients: {len(self.present())} of at least {count} are there")
+                away = listed(sorted(set(self.names) - self.present()))
+                self.told(f"waiting for clients: {len(self.present())} of {len(self.names)} are there, without {away}")
             left = end - time.monotonic()
             if left <= 0:
                 absent = ", ".join(sorted(set(self.names) - self.present()))
@@ -363,7 +371,6 @@ class Clients:
             except RefusedError as error:
                 failed[name] = lost[name] = str(error)
         for name, why in lost.items():
-            self.left_out[name] = self.left_out.get(name, 0) + 1
             if name in tasks:
                 self.told(f"client '{name}' is left out: {why}")
         for name in sorted(answers):

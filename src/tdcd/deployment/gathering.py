@@ -63,6 +63,8 @@ class Gatherer:
     stage: str = "starting"
     alignment: Alignment | None = None
     preparation: Preparation | None = None
+    brought: Mapping[str, Any] = field(default_factory=dict)
+    """What other hubs are told of this silo's IDs before an alignment."""
     _plan: SiloPlan | None = None
     _model: Model | None = None
     _keys: dict[str, Keys] = field(default_factory=dict)
@@ -108,16 +110,20 @@ class Gatherer:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.alignment.save(file)
         await self._tell()
-        self.stage = "gathering clients"
-        keys = await self.all_keys()
-        self.alignment.verify({self.silo: keys}, str(file))
-        self._plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
-        self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
-        await self._tell()
-        stored = self.directory / "preparation" / f"{self.silo}.json"
-        if stored.exists():
+        stored, planned = self.directory / "preparation" / f"{self.silo}.json", self.directory / "silo.safetensors"
+        before = SiloPlan.load(planned) if stored.exists() and planned.exists() else None
+        if before and before[0].fingerprint == self.alignment.fingerprint:
+            self._plan, self.brought = before
             self.preparation = Preparation.from_file(stored)
         else:
+            self.stage = "gathering clients"
+            keys = await self.all_keys()
+            self.alignment.verify({self.silo: keys}, str(file))
+            self._plan = plan_from_tables(self.job, self.silo, self.alignment, keys, "this job")
+            self.brought = brought(self.job, keys)
+            self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
+            self._plan.save(planned, self.brought)
+            await self._tell()
             self.stage = "looking at the columns"
             await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
             settings = self.job.silos[self.silo]

@@ -26,14 +26,12 @@ from tdcd.core.round import sum_of_others, summed
 from tdcd.core.topology import deal
 from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
-from tdcd.deployment.aligning import brought
 from tdcd.deployment.clients import Question
 from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
 from tdcd.errors import DeploymentError, listed
-from tdcd.experiments.job import TableData
 from tdcd.training.loop import RewoundError
 from tdcd.training.metrics import measure
 
@@ -61,9 +59,7 @@ class Hub(Gatherer):
         await self.clients.all_or(self.job.deployment.minimum_clients, self.job.deployment.hub_deadline)
         while True:
             self.stage = "meeting the other hubs"
-            mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds]}
-            if isinstance(self.job.data, TableData):
-                mine |= brought(self.job, await self.all_keys())
+            mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds], **self.brought}
             everybody = await self.peers.meeting("start", mine)
             if any(not told["alignment"] for told in everybody.values()):
                 with suppress(RewoundError):
@@ -98,6 +94,9 @@ class Hub(Gatherer):
             if isinstance(found, dict):
                 break
             lost, attempt = np.union1d(lost, found), attempt + 1
+        for name in self.plan.roster.clients if len(lost) else ():
+            if np.isin(self._training(name), lost).any() and not np.isin(self._training(name), zeta.numpy()).any():
+                self.clients.left_out[name] = self.clients.left_out.get(name, 0) + 1
         self.round = number
         self._ends.append(time.monotonic())
         return found, traffic
@@ -275,6 +274,8 @@ class Hub(Gatherer):
     async def farewell(self, status: str) -> None:
         """Tell the clients that it is over."""
         self.stage = status
+        for name, count in sorted(self.clients.left_out.items()):
+            self.told(f"client '{name}' was left out of {count:,} rounds: it was away, or did not answer")
         for link in list(self.clients.links.values()):
             try:
                 await asyncio.wait_for(link.say(Message("farewell", {"status": status})), 2.0)
@@ -298,7 +299,7 @@ class Hub(Gatherer):
             clients=[
                 ClientStatus(
                     name=name,
-                    present=name in self.clients.present(),
+                    present=name in self.clients.links,
                     rows=rows.get(name, 0),
                     left_out=self.clients.left_out.get(name, 0),
                     seconds_since_seen=now - self.clients.links[name].seen if name in self.clients.links else -1.0,

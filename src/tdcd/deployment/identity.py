@@ -105,6 +105,10 @@ def certify(
         The CA, the others by their holders, and the certificates that are new.
     """
     authority, made = Pair.named(folder, "ca"), set()
+    if renew and not authority.certificate.exists():
+        raise DeploymentError(
+            f"{folder}: there is no CA (ca.pem) to renew certificates with; is that the right folder?"
+        )
     if not authority.certificate.exists():
         made.add(make_authority(folder, silo, ca_days).certificate)
     pairs = {}

@@ -125,7 +125,8 @@ class Peers:
             came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
             if not came:
                 self._present[hello.silo] = hello
-                if self._working and not self._rewound:
+                again = last and last.incarnations.get(hello.silo) != hello.incarnation
+                if again and self._working and not self._rewound:
                     self.told(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
                     self._rewound = True
                 self._news.notify_all()

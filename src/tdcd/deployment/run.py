@@ -106,9 +106,9 @@ def run_hub(
 
         hub, server = run(started())
         told(f"the hub of silo '{silo}' answers on {site.listen}")
-        watch(hub)
         status = "stopped"
         try:
+            watch(hub)
             if _finished(job, directory):
                 told(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
                 status = "finished"

@@ -72,4 +72,4 @@ class SharedJob:
             told = differences(json.loads(hello.job), self.table)
         except (ValueError, AttributeError, RecursionError) as error:
             raise DeploymentError(f"{who} has no job that can be read") from error
-        raise DeploymentError(f"{who} has another job. There and here it differs in:\n  " + "\n  ".join(told))
+        raise DeploymentError(f"{who} ('there') has another job than this hub ('here'):\n  " + "\n  ".join(told))

@@ -1,10 +1,15 @@
 """What a hub knows of its silo's data: who holds which sample, and the labels. No features ever come here."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -14,9 +19,11 @@ from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.labels import coded
 from tdcd.data.splits import Part
+from tdcd.errors import DataError
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.experiments.tables import labels_of_ids, parts_of_ids
+from tdcd.files import write_atomically
 
 Holding = Mapping[Part, Array]
 """What one client holds: the numbers of its samples in every part, ascending."""
@@ -40,6 +47,41 @@ class SiloPlan:
     """A digest of the common IDs, and of what was handed over with them."""
     idle: tuple[str, ...] = ()
     """Clients without any sample."""
+
+    def save(self, file: Path, facts: Mapping[str, Any]) -> None:
+        """Keep it, and facts with it: a hub that is started again need not wait for all of its clients."""
+        owner = np.full(len(self.parts), -1)
+        labels = torch.empty(len(self.parts), *next(iter(self.labels.values())).shape[1:], dtype=self._label_type)
+        for part, values in self.labels.items():
+            places = np.flatnonzero(self.parts == part)
+            labels[torch.from_numpy(places)] = values
+            for number, held in enumerate(self.holdings.values()):
+                owner[places[held[part]]] = number
+        told = {"clients": [*self.holdings], "classes": self.classes, "ids": self.fingerprint, "facts": dict(facts)}
+        tensors = {"owner": torch.from_numpy(owner), "parts": torch.from_numpy(self.parts), "labels": labels}
+        write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(told)}))
+
+    @property
+    def _label_type(self) -> torch.dtype:
+        return next(iter(self.labels.values())).dtype
+
+    @classmethod
+    def load(cls, file: Path) -> tuple["SiloPlan", dict[str, Any]]:
+        """Return what was saved.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        try:
+            with safetensors.safe_open(file, "pt") as stored:
+                told = json.loads(stored.metadata()["tdcd"])
+                owner, parts, labels = (stored.get_tensor(name).numpy() for name in ("owner", "parts", "labels"))
+            names, classes = [str(name) for name in told["clients"]], tuple(str(name) for name in told["classes"])
+            return _plan(owner, names, parts, labels, classes, str(told["ids"])), dict(told["facts"])
+        except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{file}: damaged ({error}); remove it, and it is made anew when all clients are there"
+            ) from error
 
 
 def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:

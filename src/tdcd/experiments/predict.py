@@ -152,8 +152,14 @@ def load_run(path: Path | str) -> Run:
         told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
         shapes = {str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"]}
         width, classes = int(told["embedding"]), tuple(str(name) for name in told["classes"])
+        peers = [str(name) for name in told.get("peers", ())]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
+    if peers:
+        raise RunError(
+            f"{path}: it is the run of one hub, of silo {listed(shapes)}, and predictions need the weights of silo "
+            f"{listed(peers)} too, which lie at their own hubs"
+        )
     settings = job.training
     networks = {
         silo: Network(build(job.model_of(silo), silo, shape, width, settings.seed), settings.dtype)
