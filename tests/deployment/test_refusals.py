@@ -71,6 +71,8 @@ class BankHub:
     pair: Pair
     port: int = 0
     told: list[str] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)
+    """Silos whose CA it takes to be another's."""
     server: Server | None = None
 
     async def __aenter__(self) -> "BankHub":
@@ -83,6 +85,8 @@ class BankHub:
         clients = Clients("bank", ("north", "south"), SHARED.fingerprint, 5.0, self.told.append, nothing)
         peers = Peers("bank", SHARED, {"insurer": Peer("insurer", "x:1", None, explain)}, 5.0, self.told.append)
         trust = self.world.trust(Identity("bank"), self.pair, "insurer")
+        cas = {silo: self.world.ca(self.known.get(silo, silo)) for silo in trust.authorities}
+        trust = Trust(trust.own, trust.pair, cas)
         self.server = Server("bank", SHARED, trust, clients, peers, lambda: StatusReply(silo="bank"), self.told.append)
         self.port = await self.server.start("127.0.0.1:0")
         return self
@@ -402,3 +406,16 @@ def test_a_hub_goes_on_with_a_renewed_certificate(world: World, monkeypatch: pyt
             await peers.send("bank", message)
 
     asyncio.run(run())
+
+
+def test_a_hub_that_does_not_know_the_other_hubs_ca(world: World, overheard: Callable[[], list[str | None]]) -> None:
+    """Its site file names a wrong CA for that silo: both sides say so."""
+    insurer, bank = Identity("insurer"), Identity("bank")
+    hub = BankHub(world, world.pair(bank), known={"insurer": "bank"})
+
+    async def run() -> str:
+        async with hub:
+            return await world.trust(insurer, world.pair(insurer), "bank").explain(hub.address, "bank")
+
+    assert "does it know this site's CA?" in asyncio.run(run())
+    assert any(line and "CA" in line for line in overheard())

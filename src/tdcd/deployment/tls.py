@@ -134,15 +134,18 @@ class Trust:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(self.authorities[silo])
         context.load_cert_chain(self.pair.certificate, self.pair.key)
+        context.set_alpn_protocols(["h2"])
         host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain:
                 try:
                     with context.wrap_socket(plain, server_hostname=host_name(silo)) as line:
-                        line.settimeout(2)
-                        line.recv(1)  # in TLS 1.3 a server refuses a certificate after the handshake
+                        # In TLS 1.3 a server refuses a certificate after the handshake; else it speaks first.
+                        if line.recv(1):
+                            return "it can be reached, and certificates are in order"
+                        return "it closes the line at once: does it know this site's CA? Its log says why"
                 except TimeoutError:
-                    return "it can be reached, and certificates are in order"
+                    return "it can be reached, but says nothing; does it run, and is it busy?"
         except ssl.SSLCertVerificationError as error:
             return f"its certificate is refused here: {_verdict(error.verify_message)}"
         except ssl.SSLError as error:
@@ -151,7 +154,6 @@ class Trust:
             return "it does not answer at that address; is it started, and does a firewall let it through?"
         except OSError as error:
             return f"it cannot be reached ({error.strerror or error}); is it started, and is the address right?"
-        return "it can be reached, and certificates are in order"
 
 
 @dataclass(frozen=True)
