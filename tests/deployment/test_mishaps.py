@@ -27,12 +27,12 @@ from tdcd.deployment.identity import Identity
 from tdcd.deployment.logs import _Human
 from tdcd.deployment.messages import Assembler, Message, RefusedError, array_tensors, frames, tensors_array
 from tdcd.deployment.peers import Peers
-from tdcd.deployment.run import read_set
+from tdcd.deployment.run import read_set, run_client
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.tls import Open
 from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
-from tdcd.errors import DeploymentError, TdcdError
+from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.training.directory import RunDirectory, read_history
 from tdcd.training.loop import Loop, Observer, RewoundError
 from tdcd.training.settings import Settings
@@ -429,6 +429,18 @@ def test_a_hub_that_is_started_again_does_not_wait_for_all_clients(tmp_path: Pat
             part: values.tolist() for part, values in before.labels.items()
         }
     assert again.hubs["bank"].clients.left_out == {"part-1": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(None, "its site file names no table"), ("lost.csv", "lost.csv"), ("other.csv", "it has no column 'person'")],
+)
+def test_a_client_looks_at_its_table_before_it_dials(data: str | None, why: str, tmp_path: Path) -> None:
+    work = write_tables(tmp_path)
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    site = ClientSite(data=data and str(tmp_path / data))
+    with pytest.raises(DataError, match=why):
+        run_client(work, "bank", "part-0", site, insecure=True)
 
 
 def test_a_second_process_takes_a_clients_place() -> None:

@@ -92,6 +92,18 @@ class Party:
         except (KeyError, ValueError, TypeError, IndexError, AssertionError) as error:
             raise RefusedError(f"'{question.kind}' cannot be answered: {type(error).__name__}: {error}") from error
 
+    def check(self) -> None:
+        """See that the site's table is there, and has the columns that it must have, before the hub is dialled.
+
+        Raises:
+            DataError: it is not, or has not.
+        """
+        if isinstance(self.job.data, TableData):
+            table = self._table
+            for column, key in ((table.settings.id, "id"), (table.settings.label, "label")):
+                if column:
+                    table.need(column, key)
+
     @property
     def _table(self) -> Table:
         if not self.site.data:

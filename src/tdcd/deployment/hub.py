@@ -256,6 +256,8 @@ class Hub(Gatherer):
             embeddings[silo], there = phi, there & mask.bool()
         if not there.any():
             return {}
+        if not there.all():
+            self.told(f"measured on {int(there.sum()):,} of {len(there):,} {part.word} samples: clients are away")
         scores = summed(embeddings)[there]
         if not scores.isfinite().all():
             return {"loss": float("nan")}

@@ -75,6 +75,8 @@ class LocalFederation:
             TdcdError: the job cannot be deployed, or the folder holds another one.
         """
         names = silos_of(job, read_set(job))
+        everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
+        data = {identity: _data(job, identity) for identity in everybody}
         folder.mkdir(parents=True, exist_ok=True)
         shared = folder / "job.toml"
         text = tomli_w.dumps(_without_paths(job))
@@ -96,8 +98,8 @@ class LocalFederation:
                     table = {"listen": hubs[silo], "peers": others, "run": "run"}
                 else:
                     table = {"hub": hubs[silo], "workers": 1}
-                if data := _data(job, identity):
-                    table["data"] = data
+                if data[identity]:
+                    table["data"] = data[identity]
                 if not insecure:
                     table["tls"] = {
                         "ca": "certs/ca.pem",

@@ -225,6 +225,7 @@ def run_client(
         check_loopback(site.hub)
     site = site.model_copy(update={"workers": site.workers or cores()})
     party = Party(job, identity, site, told)
+    party.check()
     process = ClientProcess(party, SharedJob.of(job), trust, told, job.deployment.hub_deadline)
     with event_loop() as run:
         run(process.run())
