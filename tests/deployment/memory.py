@@ -169,14 +169,18 @@ class Federation:
         finally:
             line.close()
 
-    async def start(self) -> None:
-        """Start everybody, and bring them to the first round."""
+    def add_everybody(self, but: Identity | None = None) -> None:
+        """Start all hubs and all clients, but one."""
         names = self.names()
         for silo in names:
             self.add_hub(silo)
-        for silo, clients in names.items():
-            for client in clients:
-                self.add_client(Identity(silo, client))
+        for who in (Identity(silo, client) for silo, clients in names.items() for client in clients):
+            if who != but:
+                self.add_client(who)
+
+    async def start(self) -> None:
+        """Start everybody, and bring them to the first round."""
+        self.add_everybody()
 
         async def bring(hub: Hub) -> None:
             await hub.prepare(read_set(self.job))

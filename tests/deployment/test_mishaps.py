@@ -129,11 +129,7 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
 
 async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], None] = lambda _: None) -> list[str]:
     """Train with checkpoints; return how it ends at every hub."""
-    for silo in (names := federation.names()):
-        federation.add_hub(silo)
-    for silo, clients in names.items():
-        for client in clients:
-            federation.add_client(Identity(silo, client))
+    federation.add_everybody()
     await asyncio.gather(*(hub.prepare(read_set(federation.job)) for hub in federation.hubs.values()))
     running, settings = asyncio.get_running_loop(), federation.job.training
 
@@ -262,11 +258,7 @@ def test_a_hub_is_started_again_during_the_alignment(
 
     async def go() -> None:
         names = federation.names()
-        for silo in names:
-            federation.add_hub(silo)
-        for silo, clients in names.items():
-            for client in clients:
-                federation.add_client(Identity(silo, client))
+        federation.add_everybody()
         tasks = {silo: asyncio.ensure_future(hub.prepare(None)) for silo, hub in federation.hubs.items()}
         await hung.wait()
         tasks[victim].cancel()
@@ -377,12 +369,7 @@ def test_a_strange_answer_before_the_first_round_stops_nobody(
     monkeypatch.setattr(Party, "answer", answered)
 
     async def go() -> None:
-        names = federation.names()
-        for silo in names:
-            federation.add_hub(silo)
-        for silo, clients in names.items():
-            for client in clients:
-                federation.add_client(Identity(silo, client))
+        federation.add_everybody()
         preparing = asyncio.gather(*(hub.prepare(None) for hub in federation.hubs.values()))
         await federation.until(lambda: "bank: client 'part-1' has gone" in federation.told, 20)
         federation._tasks[strange].cancel()
@@ -405,11 +392,7 @@ def test_a_hub_that_is_started_again_does_not_wait_for_all_clients(tmp_path: Pat
         await first.stop()
 
     async def go_on() -> None:
-        for silo in (names := again.names()):
-            again.add_hub(silo)
-        for who in (Identity(silo, client) for silo, clients in names.items() for client in clients):
-            if who != away:
-                again.add_client(who)
+        again.add_everybody(but=away)
         await asyncio.gather(*(hub.prepare(None) for hub in again.hubs.values()))
         await asyncio.gather(*(hub.agreed([]) for hub in again.hubs.values()))
         await again.rounds(1)

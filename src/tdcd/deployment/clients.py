@@ -344,7 +344,6 @@ class Clients:
             DeploymentError: nobody could do what was asked.
         """
         room = Room(take, self.deadline / 4) if take else None
-
         present = self.present()
         tasks = {
             name: self.links[name].asked(q.message, q.most, room if q.most > LARGE else None)

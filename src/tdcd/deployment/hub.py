@@ -80,9 +80,8 @@ class Hub(Gatherer):
 
     async def one_round(self, block: Block, number: int) -> tuple[Block, Traffic]:
         """Do this silo's part of a round."""
-        deployment, plan = self.job.deployment, self.plan
         self.stage = f"round {number}"
-        await self.clients.enough(min(deployment.minimum_clients, len(plan.roster.clients)), deployment.hub_deadline)
+        await self._enough()
         self.peers.advance(number)
         batch = self._batch(number)
         lost, attempt, traffic = self._away, 0, Traffic()
@@ -142,7 +141,6 @@ class Hub(Gatherer):
         }
         uniform = self.job.training.averaging == "uniform"
         mean = Mean(block)
-
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in rows.items()}
 
         def add(name: str, part: str, tensor: Tensor) -> None:
@@ -166,6 +164,12 @@ class Hub(Gatherer):
             return lost_anywhere, traffic
         self._away = _united("away", away, told)
         return mean.result(), traffic
+
+    async def _enough(self) -> None:
+        """Wait until as many clients are there as the job wants at least."""
+        deployment = self.job.deployment
+        least = min(deployment.minimum_clients, len(self.plan.roster.clients))
+        await self.clients.enough(least, deployment.hub_deadline)
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
@@ -194,11 +198,9 @@ class Hub(Gatherer):
     async def measured(self, block: Block, number: int) -> dict[Part, dict[str, float]]:
         """Measure the whole model on all samples whose clients are there, in every silo."""
         self.stage = f"evaluating after round {number}"
-        deployment, attempt = self.job.deployment, 0
-        end = time.monotonic() + deployment.hub_deadline
+        attempt, end = 0, time.monotonic() + self.job.deployment.hub_deadline
         while True:
-            least = min(deployment.minimum_clients, len(self.plan.roster.clients))
-            await self.clients.enough(least, deployment.hub_deadline)
+            await self._enough()
             found = await self._measured(block, Stamp("", 0, number, attempt))
             missing = [part.word for part in self.plan.counts if not found[part]]
             if not missing:

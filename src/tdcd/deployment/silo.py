@@ -51,7 +51,8 @@ class SiloPlan:
     def save(self, file: Path, facts: Mapping[str, Any]) -> None:
         """Keep it, and facts with it: a hub that is started again need not wait for all of its clients."""
         owner = np.full(len(self.parts), -1)
-        labels = torch.empty(len(self.parts), *next(iter(self.labels.values())).shape[1:], dtype=self._label_type)
+        some = next(iter(self.labels.values()))
+        labels = some.new_empty(len(self.parts), *some.shape[1:])
         for part, values in self.labels.items():
             places = np.flatnonzero(self.parts == part)
             labels[torch.from_numpy(places)] = values
@@ -60,10 +61,6 @@ class SiloPlan:
         told = {"clients": [*self.holdings], "classes": self.classes, "ids": self.fingerprint, "facts": dict(facts)}
         tensors = {"owner": torch.from_numpy(owner), "parts": torch.from_numpy(self.parts), "labels": labels}
         write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(told)}))
-
-    @property
-    def _label_type(self) -> torch.dtype:
-        return next(iter(self.labels.values())).dtype
 
     @classmethod
     def load(cls, file: Path) -> tuple["SiloPlan", dict[str, Any]]:
