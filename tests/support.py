@@ -165,6 +165,7 @@ class Problem:
     batch: int
     rate: float
     seed: int
+    objective: Objective
 
     def initial(self) -> Blocks:
         return {silo: task.network.initial() for silo, task in self.tasks.items()}
@@ -227,7 +228,7 @@ def problem(
             seed=seed,
             width=outputs,
         )
-    return Problem(tasks, samples, batch, rate, seed)
+    return Problem(tasks, samples, batch, rate, seed, objective)
 
 
 @st.composite

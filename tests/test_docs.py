@@ -9,10 +9,11 @@ import pytest
 from tdcd.costs import Costs
 from tdcd.data.features import FEATURES_TAGS
 from tdcd.data.rows import ROWS_TAGS
-from tdcd.experiments.job import Job, Labels, SetData, SiloJob, TableData, parse_job
+from tdcd.experiments.job import Job, SetData, SiloJob, TableData, parse_job
 from tdcd.experiments.reproduce import EXPERIMENTS
 from tdcd.experiments.sweep import Picture, Selection, Sweep, combinations, parse_sweep
 from tdcd.models.spec import KINDS
+from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Settings
 
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 JOB_PAGE = (ROOT / "docs" / "job-file.md").read_text()
 SWEEP_PAGE = (ROOT / "docs" / "sweeps.md").read_text()
+LABELS_PAGE = (ROOT / "docs" / "labels.md").read_text()
 DATA_PAGE = (ROOT / "docs" / "data.md").read_text()
 
 
@@ -44,7 +46,9 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     assert isinstance(job.data, TableData)
     told = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
     assert set(TableData.model_fields) - told == {"clients", "rows"}
-    assert set(table["labels"]) == set(Labels.model_fields)
+    assert set(table["labels"]) == {"silo", "sharing", "positive"}
+    for key in Labels.model_fields:
+        assert f"`{key}`" in LABELS_PAGE
     assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
     assert "# exclude =" in text
 

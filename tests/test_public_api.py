@@ -6,7 +6,7 @@ import tdcd
 
 PUBLIC = {
     "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job", "JobData",
-    "JobError", "JobObserver", "JobResult", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
+    "JobError", "JobObserver", "JobResult", "Labels", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
     "Settings", "Silo", "Sweep", "SweepObserver", "TdcdError", "load_blocks", "load_data", "load_job", "load_run",
     "load_sweep", "models", "read_run", "read_study", "run_job", "run_sweep", "samples", "times",
     "traffic_by_round", "train", "write_report", "write_study",
@@ -36,8 +36,8 @@ def test_errors_share_one_root() -> None:
 
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
-        "federation", "models", "settings", "validation", "test", "initial", "batches", "engine", "compute", "workers",
-        "device", "directory", "resume", "job", "observer",
+        "federation", "models", "settings", "labels", "validation", "test", "initial", "batches", "engine", "compute",
+        "workers", "device", "directory", "resume", "job", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]

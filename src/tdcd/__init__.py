@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tdcd.reports.pricing import times, traffic_by_round
     from tdcd.reports.study import read_study
     from tdcd.training.directory import load_blocks
+    from tdcd.training.labels import Labels
     from tdcd.training.loop import Observer
     from tdcd.training.result import Evaluation, Result
     from tdcd.training.settings import Settings
@@ -45,6 +46,7 @@ _HOMES = {
     "JobError": "tdcd.errors",
     "JobObserver": "tdcd.experiments.run",
     "JobResult": "tdcd.experiments.run",
+    "Labels": "tdcd.training.labels",
     "ModelError": "tdcd.errors",
     "Observer": "tdcd.training.loop",
     "Result": "tdcd.training.result",
@@ -85,6 +87,7 @@ __all__ = [
     "JobError",
     "JobObserver",
     "JobResult",
+    "Labels",
     "ModelError",
     "Observer",
     "Result",

@@ -1,16 +1,21 @@
 """The ledger against a count by hand, and against a post office that carries every message of Algorithm 1."""
 
+import copy
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import torch
 from hypothesis import given, settings
-from torch import Tensor
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from support import Problem, distance, problems
-from tdcd.core.ledger import Ledger, Traffic
+from tdcd.core.labels import PrivateLabels
+from tdcd.core.ledger import Ledger, Sharing, Traffic
 from tdcd.core.network import Block, Blocks, named_tensors
-from tdcd.core.oracle import client_model, held_samples, local_steps, oracle_round
+from tdcd.core.oracle import by_labels, client_model, held_samples, local_steps, mean_loss, oracle_round
+from tdcd.core.task import SiloTask
 
 
 def test_a_count_by_hand() -> None:
@@ -54,6 +59,25 @@ class PostOffice:
         return {name: self.carry(way, tensor) for name, tensor in block.items()}
 
 
+def test_a_count_by_hand_where_one_silo_keeps_the_labels() -> None:
+    """The federation above; the bank has the labels, the insurer asks."""
+    owners = {"bank": np.array([0, 0, 0, 0, 1, 1, 1, 1]), "insurer": np.array([0, 1, 2, 0, 1, 2, 0, 1])}
+    clients, blocks = {"bank": 2, "insurer": 3}, {"bank": 100, "insurer": 1000}
+    stale = Ledger(owners, clients, blocks, 12, keeper="bank")
+    rows = stale.rows(np.array([0, 1, 2, 3, 6]))
+    # bank:    up 2 blocks, 5 rows of embeddings, 5 answers; down 2 blocks, 5 rows of the insurer's embeddings
+    # insurer: up 3 blocks and 5 rows; down 3 blocks and 5 answers
+    # hubs:    5 rows to the bank, 5 answers back
+    assert stale.traffic(rows) == Traffic(200 + 60 + 60 + 3000 + 60, 200 + 60 + 3000 + 60, 120)
+    exact = replace(stale, asked=4)  # three times more: rows and answers everywhere
+    more = 3 * 60
+    assert exact.traffic(rows) == Traffic(3380 + 2 * more, 3320 + 2 * more, 120 + 2 * more)
+    bare = Ledger(owners, clients, {"insurer": 1000}, 12, keeper="bank")  # the bank has labels only
+    assert bare.traffic(rows) == Traffic(60 + 3000 + 60, 60 + 3000 + 60, 120)
+    alone = Ledger({"bank": owners["bank"]}, {"bank": 2}, {"bank": 100}, 12, keeper="bank")
+    assert alone.traffic(rows) == Traffic(260, 260, 0)  # nobody asks
+
+
 def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice) -> Blocks:
     """Run a round in which clients and hubs know nothing but what the post office brought them."""
     round_ = problem.round(number)
@@ -92,7 +116,7 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
             stale = post.carry("hub_to_client", torch.stack(sums))
             model = client_model(task, k, at_client[silo, k], round_)
             x, y = torch.stack([task.features[p] for p in held]), torch.stack([task.labels[p] for p in held])
-            local_steps(model, x, y, stale, task, round_.rate)
+            local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y))
             found = {name: tensor.detach() for name, tensor in named_tensors(model)}
             returned.append(post.carry_block("client_to_hub", found))
             weights.append(1.0 if task.averaging == "uniform" else float(len(held)))
@@ -102,6 +126,157 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
             mean = sum((w / total * b[name].double() for w, b in zip(weights, returned, strict=True)), torch.zeros(()))
             result[silo][name] = (mean if start.is_floating_point() else mean.round()).to(start.dtype)
     return result
+
+
+def asking_round(
+    problem: Problem, blocks: Blocks, number: int, post: PostOffice, keeper: str, sharing: Sharing
+) -> Blocks:
+    """Run a round in which only the clients of one silo have labels, all silos step by step together.
+
+    ``keeper`` may be a silo without features; its clients are then those of the first silo by another name.
+    """
+    round_, tasks = problem.round(number), problem.tasks
+    zeta, order = set(round_.batch.tolist()), round_.batch.tolist()
+    labels, owner = problem.tasks["silo-0"].labels, problem.tasks.get(keeper, problem.tasks["silo-0"])
+    holders = {k: own for k in range(len(owner.roster.clients)) if (own := held_samples(owner, k, zeta))}
+
+    def by_sample(rows: Tensor, samples: list[int]) -> dict[int, Tensor]:
+        return dict(zip(samples, rows, strict=True))
+
+    models: dict[tuple[str, int], nn.Module] = {}
+    held = {
+        (j, k): s for j, t in tasks.items() for k in range(len(t.roster.clients)) if (s := held_samples(t, k, zeta))
+    }
+    now: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
+    for (silo, k), samples in held.items():
+        models[silo, k] = client_model(tasks[silo], k, post.carry_block("hub_to_client", blocks[silo]), round_)
+        with torch.no_grad():
+            found = copy.deepcopy(models[silo, k])(torch.stack([tasks[silo].features[p] for p in samples]))
+        now[silo] |= by_sample(post.carry("client_to_hub", found), samples)
+
+    def answer(scores: dict[int, Tensor], know_own: bool) -> dict[int, Tensor]:
+        """The hub of the labels asks its clients; the first time they add their own embeddings to what it sends."""
+        told: dict[int, Tensor] = {}
+        for samples in holders.values():
+            own = torch.stack([now[keeper][p] if know_own else torch.zeros_like(scores[p]) for p in samples])
+            sent = post.carry("hub_to_client", torch.stack([scores[p] for p in samples]) - own)
+            z = (sent + own).requires_grad_()
+            y = torch.stack([labels[p] for p in samples])
+            (mean_loss(problem.objective, z, y) * len(samples)).backward()  # type: ignore[no-untyped-call]
+            assert z.grad is not None
+            told |= by_sample(post.carry("client_to_hub", z.grad), samples)
+        return told
+
+    def mailed(rows: dict[int, Tensor]) -> dict[int, Tensor]:
+        return by_sample(post.carry("hub_to_hub", torch.stack([rows[p] for p in order])), order)
+
+    first = {silo: dict(rows) for silo, rows in now.items()}
+    askers = [silo for silo in tasks if silo != keeper]
+    optimisers = {who: sgd(model, tasks[who[0]], round_.rate) for who, model in models.items()}
+    for turn in range(tasks["silo-0"].steps.count if sharing == "exact" else 1):
+        at_keeper = {silo: mailed(now[silo]) for silo in askers}
+        told: dict[str, dict[int, Tensor]] = {}
+        if turn == 0:
+            total = {p: sum((rows[p] for rows in first.values()), torch.zeros(())) for p in order}
+            told = dict.fromkeys(askers, answer(total, keeper in tasks))
+        else:
+            for silo in askers:
+                others = [rows for other, rows in first.items() if other != silo]
+                z = {p: sum((rows[p] for rows in others), at_keeper[silo][p]) for p in order}
+                told[silo] = answer(z, know_own=False)
+        for silo in askers:
+            at_hub = mailed(told[silo])
+            for (j, k), samples in held.items():
+                if j != silo:
+                    continue
+                task, model = tasks[silo], models[silo, k]
+                x = torch.stack([task.features[p] for p in samples])
+                answers = post.carry("hub_to_client", torch.stack([at_hub[p] for p in samples]))
+                for _ in range(task.steps.count if sharing == "stale" else 1):
+                    step(model, x, answers, task, optimisers[silo, k])
+                if sharing == "exact" and turn < task.steps.count - 1:
+                    with torch.no_grad():
+                        found = copy.deepcopy(model)(x)
+                    now[silo] |= by_sample(post.carry("client_to_hub", found), samples)
+    for (silo, k), samples in held.items():
+        if silo == keeper:
+            task = tasks[silo]
+            x, y = torch.stack([task.features[p] for p in samples]), torch.stack([labels[p] for p in samples])
+            sums = [
+                sum((first[o][p] for o in sorted(first) if o != silo), torch.zeros_like(first[silo][p]))
+                for p in samples
+            ]
+            local_steps(models[silo, k], x, task, round_.rate, by_labels(task.objective, torch.stack(sums), y))
+    result: dict[str, Block] = {}
+    for silo, task in tasks.items():
+        returned, weights = [], []
+        for k in range(len(task.roster.clients)):
+            if (silo, k) in held:
+                found = {name: tensor.detach() for name, tensor in named_tensors(models[silo, k])}
+                returned.append(post.carry_block("client_to_hub", found))
+            else:
+                returned.append(blocks[silo])
+            weights.append(1.0 if task.averaging == "uniform" else float(len(held.get((silo, k), ()))))
+        total_weight = sum(weights)
+        result[silo] = {}
+        for name, start in blocks[silo].items():
+            mean = sum(
+                (w / total_weight * b[name].double() for w, b in zip(weights, returned, strict=True)), torch.zeros(())
+            )
+            result[silo][name] = (mean if start.is_floating_point() else mean.round()).to(start.dtype)
+    return result
+
+
+def sgd(model: nn.Module, task: SiloTask, rate: float) -> torch.optim.SGD | None:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        return None
+    return torch.optim.SGD(parameters, rate, momentum=task.steps.momentum, weight_decay=task.steps.weight_decay)
+
+
+def step(model: nn.Module, x: Tensor, answers: Tensor, task: SiloTask, optimiser: torch.optim.SGD | None) -> None:
+    embeddings = model(x)
+    if optimiser is None:
+        return
+    optimiser.zero_grad()
+    embeddings.backward(answers / len(x))
+    if task.steps.clip_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), task.steps.clip_norm)
+    optimiser.step()
+
+
+@settings(max_examples=40)
+@given(
+    problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"]),
+    st.sampled_from(["silo-0", "silo-1", "registry"]),
+    st.sampled_from(["exact", "stale"]),
+)
+def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
+    problem: Problem, keeper: str, sharing: Sharing
+) -> None:
+    tasks = problem.tasks
+    if keeper == "silo-1" and keeper not in tasks:
+        keeper = "registry"
+    if not set(tasks) - {keeper}:
+        return
+    silos = {silo: task.roster for silo, task in tasks.items()} | {keeper: tasks.get(keeper, tasks["silo-0"]).roster}
+    ledger = Ledger(
+        owners={silo: roster.owner.numpy() for silo, roster in silos.items()},
+        clients={silo: len(roster.clients) for silo, roster in silos.items()},
+        blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
+        row=tasks["silo-0"].width * 8,
+        keeper=keeper,
+        asked=tasks["silo-0"].steps.count if sharing == "exact" else 1,
+    )
+    private = PrivateLabels(keeper, sharing, tasks["silo-0"].labels, problem.objective)
+    blocks = problem.initial()
+    for number in (1, 2):
+        post = PostOffice()
+        expected = oracle_round(blocks, problem.round(number), tasks, private)
+        blocks = asking_round(problem, blocks, number, post, keeper, sharing)
+        assert distance(blocks, expected) < 1e-9
+        found = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
+        assert found == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
 
 
 @settings(max_examples=40)

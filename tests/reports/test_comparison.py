@@ -66,7 +66,10 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
         }
         for number, score in enumerate(scores)
     )
-    told = [{"name": f"s{j}", "clients": [{"name": str(k), "rows": 1} for k in range(clients)]} for j in range(silos)]
+    told = [
+        {"name": f"s{j}", "features": True, "clients": [{"name": str(k), "rows": 1} for k in range(clients)]}
+        for j in range(silos)
+    ]
     return RunFiles(
         path=Path(f"run-{steps}-{silos}-{clients}-{variant}-{seed}"),
         variant=variant,

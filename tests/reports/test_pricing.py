@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdcd
-from tdcd.core.ledger import Traffic
+from tdcd.core.ledger import Sharing, Traffic
 from tdcd.costs import Costs
 from tdcd.reports.files import RunFiles, read_run
 from tdcd.reports.pricing import rosters_of, round_ends, times, traffic_by_round
@@ -22,19 +22,21 @@ Y = (X.sum(1) > 0).astype(int)
 STEPS = 4
 
 
-def run(path: Path, silos: int = 2, **more: Any) -> RunFiles:
+def run(path: Path, silos: int = 2, labels: tdcd.Labels | None = None, **more: Any) -> RunFiles:
     """Train three silos of two columns for some rounds, and read what it left."""
     made = [
         tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
         tdcd.Silo("b", X[:, 2:4], [range(0, 40, 2), range(1, 40, 2)]),
         tdcd.Silo("c", X[:, 4:], [range(40)]),
     ][:silos]
+    if labels and labels.silo == "registry":
+        made.append(tdcd.Silo("registry", None, [range(10), range(10, 40)]))
     batches = more.pop("batches", None)
     table = {"loss": "binary-cross-entropy", "rounds": 6, "local_steps": STEPS, "batch_size": 8, "rate": 0.1,
              "evaluate_every": 2}  # fmt: skip
     settings = tdcd.Settings.model_validate(table | more)
     federation = tdcd.Federation.from_silos(made, Y)
-    tdcd.train(federation, tdcd.models.Linear(), settings, directory=path, batches=batches)
+    tdcd.train(federation, tdcd.models.Linear(), settings, labels=labels, directory=path, batches=batches)
     return read_run(path)
 
 
@@ -162,3 +164,62 @@ def test_a_damaged_roster_is_named(two: RunFiles, tmp_path: Path, damage: str) -
         (path / "federation.json").write_text(json.dumps(told))
     with pytest.raises(tdcd.RunError, match=r"rosters.safetensors|who holds what"):
         traffic_by_round(read_run(path))
+
+
+WAYS: tuple[Sharing, ...] = ("shared", "exact", "stale")
+
+
+@pytest.fixture(scope="module", params=["a", "registry"])
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+    labels = tdcd.Labels(silo=request.param, sharing="stale")
+    return run(tmp_path_factory.mktemp("kept") / "run", silos=3, labels=labels)
+
+
+@given(st.floats(0, 1e3), st.floats(0, 10), st.floats(0, 10), st.floats(0, 10), st.sampled_from(WAYS))
+def test_the_clock_agrees_with_the_formula_where_labels_are_kept(
+    kept: RunFiles, t_comm: float, client: float, hub: float, step: float, sharing: Sharing
+) -> None:
+    costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
+    clock = round_ends(kept, costs, sharing)
+    assert [clock[number] for number in (0, 2, 4, 6)] == pytest.approx(times(kept, costs, sharing))
+
+
+def test_trips_where_labels_are_kept(kept: RunFiles) -> None:
+    costs = Costs(t_comm=10)
+    assert times(kept, costs, "shared")[1] / 2 == 3 * 10 + STEPS
+    assert times(kept, costs)[1] / 2 == 4 * 10 + STEPS  # stale: one trip more, to the clients with labels
+    assert times(kept, costs, "exact")[1] / 2 == (1 + 3 * STEPS) * 10 + STEPS
+    slow = Costs(t_comm=1, step=10)  # the second question waits for the own steps of who has the labels
+    waits = 3 * 10 - 1 if kept.job["labels"]["silo"] == "a" else 0
+    assert times(kept, slow, "exact")[1] / 2 == (1 + 3 * STEPS) + STEPS * 10 + waits
+
+
+def test_bytes_where_labels_are_kept(kept: RunFiles) -> None:
+    for line in kept.history:
+        assert Traffic(**line["traffic"]) == sum(traffic_by_round(kept)[: line["round"]], Traffic())
+    askers = 2 if kept.job["labels"]["silo"] == "a" else 3
+    assert traffic_by_round(kept)[0].hub_to_hub == 2 * askers * 8 * 4
+    assert traffic_by_round(kept, "exact")[0].hub_to_hub == 2 * askers * STEPS * 8 * 4
+    assert traffic_by_round(kept, "shared")[0].hub_to_hub == 3 * 2 * 8 * 4
+
+
+def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
+    """All rows in every round; the first silo has labels, the second asks at each of the two steps."""
+    labels = tdcd.Labels(silo="a", sharing="exact")
+    found = run(tmp_path / "run", labels=labels, local_steps=2, batch_size="full", rounds=2)
+    clients, hubs = 5.0, 7.0
+    costs = Costs(t_comm=10, client_bandwidth=clients, hub_bandwidth=hubs)
+    a = b = 0.0
+    for _ in range(2):
+        a, b = a + 10 + (12 + 30 * 4) / clients, b + 10 + (12 + 20 * 4) / clients
+        answered = max(b + 10 + 2 * 160 / hubs, a) + 10 + 2 * 30 * 4 / clients
+        a = answered + 10 + 12 / clients + 2
+        b = answered + 10 + 2 * 20 * 4 / clients + 1
+        answered = max(b + 10 + 2 * 160 / hubs, a) + 10 + 2 * 30 * 4 / clients
+        a, b = answered, answered + 10 + (20 * 4 + 12) / clients + 1
+    assert round_ends(found, costs)[-1] == pytest.approx(max(a, b))
+
+
+def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunFiles) -> None:
+    with pytest.raises(tdcd.JobError, match="does not say which silo has the labels"):
+        times(two, Costs(), "exact")

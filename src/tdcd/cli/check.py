@@ -43,7 +43,8 @@ def command(
         table.add_column(name, justify="left" if name == "silo" else "right")
     for silo, roster in found.federation.rosters.items():
         counts = roster.counts()
-        shape = " × ".join(map(str, found.federation.samples.features[silo].shape[1:]))
+        rows = found.federation.samples.features.get(silo)
+        shape = "only labels" if rows is None else " × ".join(map(str, rows.shape[1:]))
         table.add_row(silo, shape, f"{len(counts):,}", f"{min(counts):,} to {max(counts):,}")
     console.print(table)
     parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in found.ids.items())

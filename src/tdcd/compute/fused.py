@@ -13,8 +13,9 @@ from tdcd.compute.modules import SMALL, unaltered, weights_of
 from tdcd.compute.onestep import one_step, shares
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
+from tdcd.core.labels import Asked, Given
 from tdcd.core.network import Block
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
@@ -66,6 +67,7 @@ class Fused:
         self._target = _target(task.objective)
         classes = isinstance(task.objective, CrossEntropy)
         self._answers = [_at(None), _at(self._labels)] if classes else [_at(self._labels), _at(None)]
+        self._given = task.objective if isinstance(task.objective, Given) else None
         self._one_step = one_step(task.steps)
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
@@ -97,7 +99,7 @@ class Fused:
             share = shares(task, shards, others).mul_(clients)
         else:
             mean, firsts, counts = mean_with_idle(task, block, shards), shards.starts, shards.counts
-        stale = others.contiguous()
+        stale = self._given.table[shards.samples] if self._given else others.contiguous()
         sizes = [block[name].numel() for name in names]
         sums = torch.zeros(sum(sizes), dtype=torch.float64)
         self._descend(
@@ -119,12 +121,14 @@ class Fused:
         return (ctypes.c_void_p * len(kept))(*(t.data_ptr() if t is not None else None for t in kept)), kept
 
 
-def _target(objective: Objective) -> list[object]:
+def _target(objective: Loss) -> list[object]:
     """Return the loss as the kernels know it: its number and the weight of positive rows."""
     if isinstance(objective, CrossEntropy):
         return [ctypes.c_int(0), ctypes.c_double(1.0)]
     if isinstance(objective, BinaryCrossEntropy):
         return [ctypes.c_int(1), ctypes.c_double(objective.positive_weight)]
+    if isinstance(objective, Given):
+        return [ctypes.c_int(3), ctypes.c_double(1.0)]
     return [ctypes.c_int(2), ctypes.c_double(1.0)]
 
 
@@ -199,6 +203,8 @@ def fused_trouble(task: SiloTask) -> str:
     shape = fused_shape(task)
     if shape is None:
         return "there is none for this network"
+    if isinstance(task.objective, Asked):
+        return "kernels take all steps at once, and the silo's clients must ask for labels between them"
     if task.steps != LocalSteps(task.steps.count):
         return "kernels take plain steps only"
     if weights_of(task.network.module) > SMALL:

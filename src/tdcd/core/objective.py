@@ -14,8 +14,24 @@ from torch import Tensor
 from tdcd.errors import DataError, ModelError, listed
 
 
-class Objective(ABC):
-    """A loss over the summed embeddings."""
+class Loss(ABC):
+    """What local steps descend: a number for every row, given its scores and whatever stands for its label."""
+
+    @abstractmethod
+    def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
+
+    @abstractmethod
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean of ℓ over rows: scores (n, E) and prepared labels to a scalar."""
+
+    @abstractmethod
+    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
+
+
+class Objective(Loss):
+    """A loss of the summed embeddings against labels."""
 
     @abstractmethod
     def width(self, labels: Tensor) -> int:
@@ -29,18 +45,6 @@ class Objective(ABC):
             DataError: a label does not fit this loss.
             ModelError: an embedding of this width does not fit this loss.
         """
-
-    @abstractmethod
-    def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
-
-    @abstractmethod
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean of ℓ over rows: scores (n, E) and prepared labels to a scalar."""
-
-    @abstractmethod
-    def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
 
     @abstractmethod
     def probabilities(self, scores: Tensor) -> Tensor:

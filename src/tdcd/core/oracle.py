@@ -5,21 +5,24 @@ nothing with the fast paths but the meaning of a task. Slow on purpose; kept for
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Block, Blocks, named_tensors
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
 from tdcd.core.task import SiloTask
 
 
-def oracle_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -> Blocks:
-    """Run one communication round of Algorithm 1."""
+def oracle_round(
+    blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None
+) -> Blocks:
+    """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only."""
     zeta = set(round_.batch.tolist())
 
     # Lines 8-15: each client computes the embeddings of its samples and sends them to its hub.
@@ -56,7 +59,12 @@ def oracle_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -
                 x = torch.stack([task.features[p] for p in samples])
                 y = torch.stack([task.labels[p] for p in samples])
                 stale = torch.stack([phi_minus[silo][p] for p in samples])
-                local_steps(model, x, y, stale, task, round_.rate)
+                if private is None or private.silo == silo:
+                    local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y))
+                else:
+                    first = torch.stack([phi[silo][p] + phi_minus[silo][p] for p in samples])
+                    backward = by_answers(private, silo, round_, samples, stale, first)
+                    local_steps(model, x, task, round_.rate, backward)
             models.append({name: tensor.detach() for name, tensor in named_tensors(model)})
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
         result[silo] = {}
@@ -83,7 +91,11 @@ def client_model(task: SiloTask, k: int, block: Block, round_: Round) -> nn.Modu
     return model
 
 
-def local_steps(model: nn.Module, x: Tensor, y: Tensor, stale: Tensor, task: SiloTask, rate: float) -> None:
+Backward = Callable[[int, Tensor], None]
+"""Carries the gradient of a client's mean loss from its embeddings (n, E) at step 0, 1, … back to its weights."""
+
+
+def local_steps(model: nn.Module, x: Tensor, task: SiloTask, rate: float, backward: Backward) -> None:
     """Take Q steps of stochastic gradient descent on the client's rows (Equation 5)."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -96,15 +108,50 @@ def local_steps(model: nn.Module, x: Tensor, y: Tensor, stale: Tensor, task: Sil
         momentum=task.steps.momentum,
         weight_decay=task.steps.weight_decay,
     )
-    for _ in range(task.steps.count):
+    for step in range(task.steps.count):
         optimiser.zero_grad()
-        mean_loss(task.objective, model(x) + stale, y).backward()  # type: ignore[no-untyped-call]
+        backward(step, model(x))
         if task.steps.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), task.steps.clip_norm)
         optimiser.step()
 
 
-def mean_loss(objective: Objective, scores: Tensor, labels: Tensor) -> Tensor:
+def by_labels(objective: Loss, stale: Tensor, y: Tensor) -> Backward:
+    """A client that has the labels of its rows."""
+    return lambda _, embeddings: mean_loss(objective, embeddings + stale, y).backward()  # type: ignore[no-untyped-call]
+
+
+def by_answers(
+    private: PrivateLabels, silo: str, round_: Round, samples: list[int], stale: Tensor, first: Tensor
+) -> Backward:
+    """A client that has not: it is told ∂ℓ/∂z, sample by sample, by the clients that have.
+
+    ``first`` are the scores of its samples at the exchange.
+    """
+    batch = round_.batch.tolist()
+
+    def backward(step: int, embeddings: Tensor) -> None:
+        scores = embeddings.detach() + stale
+        if private.sharing == "stale":
+            step, scores = 0, first
+        noise = private.drawn(round_.number, silo, step, scores.new_empty(len(batch), scores.shape[1]))
+        answers = []
+        for p, z in zip(samples, scores, strict=True):
+            z = z.clone().requires_grad_()
+            mean_loss(private.objective, z.unsqueeze(0), private.labels[p : p + 1]).backward()  # type: ignore[no-untyped-call]
+            assert z.grad is not None  # noqa: S101
+            answer = z.grad
+            if private.defence is not None:
+                answer = answer * min(1.0, private.defence.clip / max(float(answer.norm()), 1e-300))
+                if noise is not None:
+                    answer = answer + private.defence.clip * private.defence.noise * noise[batch.index(p)]
+            answers.append(answer)
+        embeddings.backward(torch.stack(answers) / len(samples))  # type: ignore[no-untyped-call]
+
+    return backward
+
+
+def mean_loss(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:
     """Return Equation 4's mean loss with torch's own functions."""
     if isinstance(objective, CrossEntropy):
         return F.cross_entropy(scores, labels)

@@ -7,7 +7,7 @@ from torch import Tensor
 from tdcd.core.average import Averaging
 from tdcd.core.client import LocalSteps
 from tdcd.core.network import Network
-from tdcd.core.objective import Objective
+from tdcd.core.objective import Loss
 from tdcd.core.topology import Roster
 
 
@@ -20,9 +20,9 @@ class SiloTask:
     features: Tensor
     """X_j, held once for all clients, shape (M, …)."""
     labels: Tensor
-    """y as the objective prepared it, shape (M,) or (M, E)."""
+    """y as the objective prepared it, shape (M,) or (M, E); where labels are elsewhere, the numbers of the samples."""
     roster: Roster
-    objective: Objective
+    objective: Loss
     steps: LocalSteps
     averaging: Averaging
     seed: int

@@ -23,12 +23,12 @@ class Silo:
     """One organisation's data, as arrays."""
 
     name: str
-    features: ArrayLike
-    """X_j: a row for each ID, of any shape; numbers without gaps."""
+    features: ArrayLike | None
+    """X_j: a row for each ID, of any shape; numbers without gaps. None for a silo that has labels only."""
     clients: Mapping[str, IDs] | Sequence[IDs]
     """The IDs that each client holds: named, or as a list of lists."""
     ids: IDs | None = None
-    """The ID of each row, in any order. By default rows are numbered 0, 1, 2, …"""
+    """The ID of each row, in any order. By default rows, or without features labels, are numbered 0, 1, 2, …"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,12 @@ class Federation:
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {listed(_doubles(np.array(names)))}")
         y = to_tensor(labels, "labels")
-        features = {silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos}
-        row_ids = {silo.name: _row_ids(silo, len(features[silo.name])) for silo in silos}
+        features = {
+            silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos if silo.features is not None
+        }
+        if not features:
+            raise DataError("a federation needs at least one silo with features")
+        row_ids = {silo.name: _row_ids(silo, len(features.get(silo.name, y))) for silo in silos}
         common = np.sort(row_ids[names[0]])
         for name in names[1:]:
             _same_ids(common, row_ids[name], f"silo '{names[0]}'", f"silo '{name}'")
@@ -76,7 +80,7 @@ class Federation:
         if len(y_ids) != len(y):
             raise DataError(f"there are {len(y)} labels and {len(y_ids)} label IDs")
         _same_ids(common, y_ids, f"silo '{names[0]}'", "the labels")
-        rows = {name: _in_order(features[name], row_ids[name]) for name in names}
+        rows = {name: _in_order(features[name], row_ids[name]) for name in features}
         rosters = {silo.name: _roster(silo, common) for silo in silos}
         return cls(Samples(rows, _in_order(y, y_ids)), rosters, common)
 
@@ -85,6 +89,11 @@ class Federation:
         """The silos' names, in the order they were given."""
         return tuple(self.rosters)
 
+    @property
+    def with_features(self) -> tuple[str, ...]:
+        """Those of them that have features; a silo may have labels only."""
+        return tuple(silo for silo in self.rosters if silo in self.samples.features)
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -92,6 +101,8 @@ class Federation:
         """Return the federation of one silo alone: what it could train by itself."""
         if silo not in self.rosters:
             raise DataError(f"the federation has no silo '{silo}'{nearest(str(silo), self.rosters)}")
+        if silo not in self.samples.features:
+            raise DataError(f"silo '{silo}' has labels only; it cannot train by itself")
         return replace(
             self,
             samples=self.samples.only(silo),
@@ -156,7 +167,7 @@ def _row_ids(silo: Silo, rows: int) -> Array:
     if silo.ids is None:
         return np.arange(rows)
     ids = to_ids(silo.ids, f"silo '{silo.name}'")
-    if len(ids) != rows:
+    if silo.features is not None and len(ids) != rows:
         raise DataError(f"silo '{silo.name}': {rows} rows of features but {len(ids)} IDs")
     doubles = _doubles(ids)
     if len(doubles):

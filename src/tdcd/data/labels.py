@@ -12,13 +12,16 @@ Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
 
 
-def coded(texts: Array, loss: Loss, positive: str | int | None = None) -> tuple[Array, tuple[str, ...]]:
+def coded(
+    texts: Array, loss: Loss, positive: str | int | None = None, known: Sequence[str] | None = None
+) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
 
     Args:
         texts: The labels as texts; whole numbers without a point.
         loss: What they are for.
         positive: The label that counts as 1 for the binary loss; default: they are 0 and 1.
+        known: All labels that there are, for several classes, where the job says; default: those that occur.
 
     Returns:
         The labels, and what the classes 0, 1, 2, … stand for; for a regression, nothing.
@@ -26,6 +29,8 @@ def coded(texts: Array, loss: Loss, positive: str | int | None = None) -> tuple[
     Raises:
         DataError: these labels do not fit this loss.
     """
+    if known is not None:
+        return again(texts, known, "the job's labels.classes are"), tuple(known)
     names, places = np.unique(texts, return_inverse=True)
     numbers = _numbers(names)
     if loss == "squared-error":
@@ -44,8 +49,8 @@ def coded(texts: Array, loss: Loss, positive: str | int | None = None) -> tuple[
     return places.astype(np.int64), tuple(names.tolist())
 
 
-def again(texts: Array, classes: Sequence[str]) -> Array:
-    """Turn further labels into what they were in training.
+def again(texts: Array, classes: Sequence[str], where: str = "in training there was") -> Array:
+    """Turn labels into the numbers of classes that are known before; ``where`` says from where.
 
     Raises:
         DataError: a label that did not occur then.
@@ -58,7 +63,7 @@ def again(texts: Array, classes: Sequence[str]) -> Array:
     places = {name: place for place, name in enumerate(classes)}
     strange = sorted(set(texts.tolist()) - set(places))
     if strange:
-        raise DataError(f"labels: {listed(strange)} did not occur in training; there was {listed(classes)}")
+        raise DataError(f"labels: {listed(strange)} is not among them: {where} {listed(classes)}")
     return np.array([places[text] for text in texts.tolist()])
 
 

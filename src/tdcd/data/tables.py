@@ -378,12 +378,13 @@ def _numbers(texts: Iterable[str]) -> list[float]:
     return [number for number in found if isfinite(number)]
 
 
-def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str]) -> list[str]:
-    """Return a silo's columns of features, which all of its clients must have.
+def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str], *, none: bool = False) -> list[str]:
+    """Return a silo's columns of features, if any, which all of its clients must have.
 
     Args:
         tables: The silo's files.
         also: Columns that are no features, and what the job calls them.
+        none: Whether there may be none.
     """
     first, settings = tables[0], tables[0].settings
     named = {"columns": settings.columns or (), "categories": settings.categories, "exclude": settings.exclude}
@@ -416,6 +417,6 @@ def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str]) -> lis
             f"{first}: the column '{strange[0]}' is the index of a data frame; leave it out with "
             f"silos.{first.silo}.exclude, or write the file without it"
         )
-    if not found:
+    if not found and not none:
         raise DataError(f"{first}: it has no columns of features")
     return found

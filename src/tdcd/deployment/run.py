@@ -29,6 +29,7 @@ from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.training.directory import RunDirectory
 from tdcd.training.loop import Loop, Observer
+from tdcd.training.train import described_silo
 
 
 def read_set(job: Job) -> JobData | None:
@@ -185,22 +186,15 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
         "embedding_bytes": hub.model.width * job.training.dtype.itemsize,
         "peers": sorted(hub.peers.peers),
         "silos": [
-            {
-                "name": hub.silo,
-                "row_shape": list(hub.model.shape),
-                "network": job.model_of(hub.silo).told(),
-                "parameters": sum(p.numel() for p in hub.model.network.module.parameters()),
-                "block_bytes": hub.model.nbytes,
-                "compute": "at its clients' sites",
-                "columns": [
-                    {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
-                    for column in (hub.preparation.columns if hub.preparation else ())
-                ],
-                "clients": [
-                    {"name": name, "rows": rows}
-                    for name, rows in sorted(zip(hub.plan.roster.clients, hub.plan.roster.counts(), strict=True))
-                ],
-            }
+            described_silo(
+                hub.silo,
+                hub.plan.roster,
+                hub.model.network,
+                row_shape=hub.model.shape,
+                network_told=job.model_of(hub.silo).told(),
+                compute="at its clients' sites",
+                preparation=hub.preparation,
+            )
         ],
     }
 

@@ -1,6 +1,8 @@
 """The default engine: every silo in this process, a silo's clients computed together."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -9,7 +11,9 @@ from torch import Tensor
 from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, one_torch_thread
 from tdcd.compute.fused import Fused
 from tdcd.compute.whole import embed_whole
+from tdcd.core.labels import Asked, Given, PrivateLabels
 from tdcd.core.network import Block, Blocks
+from tdcd.core.objective import Loss
 from tdcd.core.round import Round, communication_round, sum_of_others, summed
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
@@ -57,9 +61,62 @@ class LocalClients:
 class LocalPeers:
     """All hubs in one memory: the exchange is a sum."""
 
+    def __init__(self, heard: Callable[[Tensor], None] | None = None) -> None:
+        self._heard = heard
+        """Is told the summed embeddings, by clients that have labels to answer with."""
+
     def exchange(self, embeddings: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """See Peers."""
+        if self._heard:
+            self._heard(summed(embeddings))
         return {silo: sum_of_others(embeddings, silo) for silo in embeddings}
+
+
+class Answers:
+    """The clients with labels, in the same memory as those without, who ask them."""
+
+    def __init__(self, private: PrivateLabels, tasks: Mapping[str, SiloTask]) -> None:
+        self._private = private
+        self._losses: dict[str, Loss] = {}
+        for silo, task in tasks.items():
+            if silo != private.silo and private.sharing == "stale":
+                self._losses[silo] = Given(task.features.new_ones(len(task.labels), task.width))
+            elif silo != private.silo:
+                self._losses[silo] = Asked(partial(self._asked, silo))
+        self._round: Round | None = None
+        self._noise: dict[str, Tensor] = {}
+        self._times: dict[str, Tensor] = {}
+        """How often each row of the mini-batch was asked about: the step that its client is at."""
+        self._most = max((task.steps.count for task in tasks.values()), default=0)
+
+    def without_labels(self, task: SiloTask) -> SiloTask:
+        """Return what a silo's clients compute if the labels are elsewhere; as it is if they are in that silo."""
+        loss = self._losses.get(task.silo)
+        if loss is None:
+            return task
+        return replace(task, objective=loss, labels=torch.arange(len(task.labels), device=task.labels.device))
+
+    def open(self, round_: Round, scores: Tensor) -> None:
+        """Hear the scores (B, E) of a round's mini-batch at the exchange."""
+        private, batch = self._private, round_.batch
+        self._round = round_
+        for silo, loss in self._losses.items():
+            if isinstance(loss, Given):
+                drawn = private.drawn(round_.number, silo, 0, scores)
+                loss.table[batch.to(scores.device)] = private.answers(batch.to(scores.device), scores, drawn)
+            elif private.drawn(round_.number, silo, 0, scores[:0]) is not None:
+                noise = [private.drawn(round_.number, silo, step, scores) for step in range(self._most)]
+                self._noise[silo] = torch.stack([drawn for drawn in noise if drawn is not None])
+                self._times[silo] = torch.zeros_like(batch)
+
+    def _asked(self, silo: str, samples: Tensor, scores: Tensor) -> Tensor:
+        """Answer clients of a silo."""
+        if silo not in self._noise or self._round is None:
+            return self._private.answers(samples, scores)
+        places = torch.searchsorted(self._round.batch, samples.cpu())
+        steps = self._times[silo][places]
+        self._times[silo][places] = steps + 1
+        return self._private.answers(samples, scores, self._noise[silo][steps, places])
 
 
 class LocalEngine:
@@ -70,7 +127,16 @@ class LocalEngine:
     a network that draws random numbers there is one worker: torch has one stream of them.
     """
 
-    def __init__(self, tasks: Mapping[str, SiloTask], compute: ComputeName = "auto", workers: int = 1) -> None:
+    def __init__(
+        self,
+        tasks: Mapping[str, SiloTask],
+        compute: ComputeName = "auto",
+        workers: int = 1,
+        private: PrivateLabels | None = None,
+    ) -> None:
+        self._answers = Answers(private, tasks) if private else None
+        if self._answers:
+            tasks = {silo: self._answers.without_labels(task) for silo, task in tasks.items()}
         if any(task.features.device.type != "cpu" for task in tasks.values()):
             workers = 1  # the device has enough to do
         chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
@@ -86,12 +152,12 @@ class LocalEngine:
             silo: LocalClients(task, make(task, chosen[silo][0], shared, threads), shared)
             for silo, task in tasks.items()
         }
-        self._peers = LocalPeers()
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
+        peers = LocalPeers(partial(self._answers.open, round_) if self._answers else None)
         with one_torch_thread():
-            return communication_round(blocks, round_, self._silos, self._peers, self._each)
+            return {**blocks, **communication_round(blocks, round_, self._silos, peers, self._each)}
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from tdcd.compute.whole import embed_whole
+from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round, summed
@@ -16,8 +17,8 @@ from tdcd.errors import ModelError
 class OracleEngine:
     """Run rounds by the plain pseudocode."""
 
-    def __init__(self, tasks: Mapping[str, SiloTask]) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None) -> None:
+        self._tasks, self._private = tasks, private
         self._device = next(iter(tasks.values())).features.device
         self.paths = dict.fromkeys(tasks, "oracle (sample by sample, as in the pseudocode)")
 
@@ -25,7 +26,7 @@ class OracleEngine:
         """See Engine."""
         try:
             with borrowed_stream(self._device):
-                return oracle_round(blocks, round_, self._tasks)
+                return {**blocks, **oracle_round(blocks, round_, self._tasks, self._private)}
         except Exception as error:
             raise ModelError(f"a network failed in round {round_.number}: {type(error).__name__}: {error}") from error
 

@@ -11,7 +11,7 @@ from tdcd.data.federation import Federation, Silo
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.sets import SETS, read, split_among
 from tdcd.data.splits import Part, parts_of
-from tdcd.errors import DataError, JobError, listed
+from tdcd.errors import DataError, JobError, listed, nearest
 from tdcd.experiments.job import Job, SetData, TableData, known_silos
 
 Told = Callable[[str], None]
@@ -60,15 +60,23 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
     dataset = read(data.source, data.directory, data.pixels)
     split = data.features or SETS[data.source].features
     blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
-    known_silos(job.silos, blocks, where)
-    rows = row_splits(job, blocks, where)
+    names = [*blocks]
+    if job.labels.silo in job.silos and job.labels.silo not in blocks:  # a silo that has labels only
+        names.append(job.labels.silo)
+    known_silos(job.silos, names, where)
+    if job.labels.silo is not None and job.labels.silo not in names:
+        raise JobError(
+            f"{where}: labels.silo: the data has no silo '{job.labels.silo}'{nearest(job.labels.silo, blocks)} To add "
+            f"one that has labels only, give it clients: [silos.{job.labels.silo}] clients = 3"
+        )
+    rows = row_splits(job, names, where)
     parts = drawn_parts(dataset.ids, data, where, dataset.testing)
     samples, ids = split_among(dataset, blocks, parts)
     training = parts == Part.TRAIN
     silos = [
         Silo(
             name=silo,
-            features=samples[Part.TRAIN].features[silo],
+            features=samples[Part.TRAIN].features.get(silo),
             ids=ids[Part.TRAIN],
             clients=rows[silo].deal(
                 SiloRows(
@@ -81,7 +89,7 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
                 data.seed,
             ),
         )
-        for silo in blocks
+        for silo in names
     ]
     federation = Federation.from_silos(silos, samples.pop(Part.TRAIN).labels, ids[Part.TRAIN])
     notes = []

@@ -18,6 +18,7 @@ from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import JobError, listed, nearest
 from tdcd.models import MODEL_TAGS, Model, ModelSpec
 from tdcd.strict import Strict, problems
+from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS
 from tdcd.training.settings import Count, Settings
 from tdcd.training.train import EngineName
@@ -73,17 +74,6 @@ class TableData(_Split):
         if self.split_column and (self.test_fraction or self.validation_fraction):
             raise ValueError("split_column says what is held out; leave out test_fraction and validation_fraction")
         return self
-
-
-class Labels(Strict):
-    """Who has the labels, and what they mean; for tables."""
-
-    silo: str | None = None
-    """Whose labels are handed to the silos that have none."""
-    sharing: Literal["shared"] | None = None
-    """"shared" allows it: they are handed over when IDs are aligned."""
-    positive: str | int | None = None
-    """The label that counts as 1, where there are two that are not 0 and 1."""
 
 
 class Deployment(Strict):
@@ -168,8 +158,11 @@ class Job(Strict):
                     raise ValueError(f'silos.{name}.{key} goes with data.source = "tables" only')
             if isinstance(silo.clients, dict | list):
                 raise ValueError(f'silos.{name}.clients: names and files go with data.source = "tables" only')
-        if self.labels != Labels():
-            raise ValueError('labels goes with data.source = "tables" only')
+        for key in ("positive", "classes"):
+            if getattr(self.labels, key) is not None:
+                raise ValueError(f'labels.{key} goes with data.source = "tables" only')
+        if self.labels.silo is not None and self.labels.sharing is None:
+            raise ValueError('labels.silo: say what becomes of them: sharing = "shared", "exact" or "stale"')
         return self
 
     def _tables(self) -> "Job":
@@ -195,6 +188,15 @@ class Job(Strict):
             raise ValueError(f"labels.silo: '{self.labels.silo}' is no silo{nearest(self.labels.silo, self.silos)}")
         if self.labels.positive is not None and self.training.loss != "binary-cross-entropy":
             raise ValueError("labels.positive goes with the loss binary-cross-entropy")
+        if self.labels.classes is not None and self.training.loss != "cross-entropy":
+            raise ValueError("labels.classes goes with the loss cross-entropy")
+        if self.labels.kept:
+            others = [name for name, silo in self.silos.items() if silo.label and name != self.labels.silo]
+            if others:
+                raise ValueError(
+                    f'silos.{others[0]}.label: with sharing = "{self.labels.sharing}" only silo '
+                    f"'{self.labels.silo}' has labels; leave it out, and exclude the column"
+                )
         return self
 
     def model_of(self, silo: str) -> ModelSpec:

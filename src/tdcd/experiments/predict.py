@@ -26,7 +26,7 @@ from tdcd.files import check_run
 from tdcd.models import build
 from tdcd.training.directory import load_blocks, read_history
 from tdcd.training.result import Result
-from tdcd.training.setup import fitted
+from tdcd.training.setup import fitted, starting_blocks
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,17 @@ class Run:
         """
         if not isinstance(self.job.data, TableData):
             raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
-        silos = self.result.networks
+        silos = self.result.blocks
         for name in files:
             if name not in silos:
                 raise DataError(f"'{name}' is no silo of {self.path}{nearest(name, silos)}")
-        missing = [silo for silo in silos if not files.get(silo)]
+        missing = [silo for silo in self.result.networks if not files.get(silo)]
         if missing:
             raise DataError(f"predicting needs a table of every silo; there is none for {listed(missing)}")
         tables = {
-            silo: [Table(silo, str(path), Path(path), self.job.silos[silo]) for path in files[silo]] for silo in silos
+            silo: [Table(silo, str(path), Path(path), self.job.silos[silo]) for path in files[silo]]
+            for silo in silos
+            if silo in files
         }
         owner = self._label_owner(tables)
         label = self.job.silos[owner].label if owner else None
@@ -84,6 +86,7 @@ class Run:
         features = {
             silo: encoded(own, self.preparations[silo], alignment, parts, lambda table: None)[Part.TEST]  # noqa: ARG005
             for silo, own in tables.items()
+            if silo in self.preparations
         }
         frame = self._frame(alignment.ids, self.result.scores(features))
         measures = {}
@@ -150,7 +153,10 @@ def load_run(path: Path | str) -> Run:
         kept = int(end["kept"])
         ended = f"{end['status']} after {int(end['round']):,} of {int(end['rounds']):,} rounds"
         told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
-        shapes = {str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"]}
+        shapes = {
+            str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"] if silo["features"]
+        }
+        bare = [str(silo["name"]) for silo in told["silos"] if not silo["features"]]
         width, classes = int(told["embedding"]), tuple(str(name) for name in told["classes"])
         peers = [str(name) for name in told.get("peers", ())]
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -165,7 +171,7 @@ def load_run(path: Path | str) -> Run:
         silo: Network(build(job.model_of(silo), silo, shape, width, settings.seed), settings.dtype)
         for silo, shape in shapes.items()
     }
-    initial = {silo: network.initial() for silo, network in networks.items()}
+    initial = starting_blocks(networks, None, bare)
     result = Result(
         settings,
         networks,

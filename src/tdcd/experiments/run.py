@@ -14,6 +14,7 @@ from tdcd.data.federation import Federation
 from tdcd.data.splits import Part
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Baseline, Job
+from tdcd.training.labels import Labels
 from tdcd.training.loop import Observer
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
@@ -70,7 +71,7 @@ def run_job(
     for note in data.federation.notes:
         observer.noted(note)
     found = {}
-    for variant in ("federation", *baselines(job.baselines, data.federation.silos)):
+    for variant in ("federation", *baselines(job.baselines, data.federation.with_features)):
         path = Path(directory, *subdirectory(variant)) if directory is not None else None
         found[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
     return JobResult(found.pop("federation"), found)
@@ -104,8 +105,9 @@ def run_variant(
     observer.training(variant, federation)
     return train(
         federation,
-        {silo: job.model_of(silo) for silo in federation.silos},
+        {silo: job.model_of(silo) for silo in federation.with_features},
         chosen.training,
+        labels=chosen.labels,
         validation=data.held_out.get(Part.VALIDATION),
         test=data.held_out.get(Part.TEST),
         engine=job.engine,
@@ -132,9 +134,15 @@ def variant_job(job: Job, variant: str) -> Job:
     """Return the job of a variant: for all but the federation and one tier, plain steps."""
     if variant == "federation":
         return job
-    training = job.training if variant == "one-tier" else plain_steps(job.training)
     name = f"{job.name}-{variant.replace(' ', '-')}"
-    return job.model_copy(update={"name": name, "baselines": [], "training": training})
+    if variant == "one-tier":
+        return job.model_copy(update={"name": name, "baselines": []})
+    labels = job.labels
+    if labels.kept:  # all is in one place, so nothing is kept from anybody
+        labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
+    return job.model_copy(
+        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training)}
+    )
 
 
 def plain_steps(settings: Settings) -> Settings:

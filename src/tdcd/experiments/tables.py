@@ -92,8 +92,8 @@ class TableJob:
 
     def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
         """Return the label of every common ID."""
-        silo = next(iter(self.tables))
-        return labels_of_ids(self.job, silo, alignment, keys[silo])
+        silo = self.job.labels.silo if self.job.labels.kept else next(iter(self.tables))
+        return labels_of_ids(self.job, silo or "", alignment, keys[silo or ""])
 
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""
@@ -161,7 +161,8 @@ def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: st
     also = {own.id: "the ID", own.label: "the label", dealt_by: "what rows are dealt by"}
     if says_what_is_held_out(job.data, tables):
         also[job.data.split_column] = "what says what is held out"
-    return feature_columns(tables, {column: what for column, what in also.items() if column})
+    known = {column: what for column, what in also.items() if column}
+    return feature_columns(tables, known, none=own.label is not None and job.labels.silo == silo)
 
 
 def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[Keys]) -> Array:
@@ -202,11 +203,11 @@ def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
         raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
     handed = {}
     lacking = [silo for silo in job.silos if silo not in owners]
-    if lacking:
+    if lacking and not labels.kept:
         if labels.sharing is None:
             raise JobError(
                 f"only silo {listed(owners)} has labels. If {listed(lacking)} may be handed them, say so: "
-                f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}'
+                f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}; with "exact" or "stale" they stay there'
             )
         if labels.silo is None and len(owners) > 1:
             raise JobError(f"labels.silo: say whose labels are handed over; {listed(owners)} have them")
@@ -220,11 +221,13 @@ def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
 def from_tables(job: Job, where: str, told: Told) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
     opened = TableJob.opened(job, told)
-    columns = {silo: opened.features(silo) for silo in opened.tables}
+    columns = {silo: found for silo in opened.tables if (found := opened.features(silo))}
+    if not columns:
+        raise DataError("no silo's tables have a column of features")
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
     alignment, keys = opened.alignment()
     parts = parts_of_ids(job, alignment, where)
-    labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive)
+    labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive, job.labels.classes)
     ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
@@ -234,8 +237,9 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     }
     del keys  # a million texts take as much memory as their rows
     preparations, rows = {}, {}
-    for silo, tables in opened.tables.items():
-        made = fitted(tables, columns[silo], alignment, parts, _reading(told, "columns"))
+    for silo, features in columns.items():
+        tables = opened.tables[silo]
+        made = fitted(tables, features, alignment, parts, _reading(told, "columns"))
         preparations[silo] = made
         rows[silo] = encoded(tables, made, alignment, parts, _reading(told, "rows"))
     samples = {

@@ -72,7 +72,7 @@ class Worker(JobObserver):
     def _do(self, task: dict[str, Any]) -> dict[str, Any]:
         job = parse_job(task["job"], task["where"])
         if task["do"] == "silos":
-            return {"silos": list(self._read(job).federation.silos)}
+            return {"silos": list(self._read(job).federation.with_features)}
         self.steps, self.loss, self.told = task["steps"], None, 0.0
         run = Path(task["run"])
         wait_until_free(run, PATIENCE)

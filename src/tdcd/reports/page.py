@@ -7,12 +7,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from tdcd.core.ledger import Sharing, Traffic
 from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.files import RunFiles, read_run, variant_of
-from tdcd.reports.pricing import check_speeds, times
+from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import WAYS, Table, duration, label, metric_of, number, size, spoken, time, told
 
@@ -60,6 +61,7 @@ def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Co
         figures=[Markup(picture.svg()) for picture in pictures(run, metric)],  # noqa: S704
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
+        privacy=_privacy(run, t_comm, costs),
         settings=[(key, told(value)) for key, value in flat(run.job)],
         **who(run),
     )
@@ -160,11 +162,30 @@ def _costs(runs: Mapping[str, RunFiles], t_comm: Sequence[float], costs: Costs) 
     return header, rows
 
 
+def _privacy(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> Table:
+    """Return the table of what the run would send and take if its labels were shared, or kept in their silo."""
+    labels, others = run.job.get("labels", {}), [silo["name"] for silo in run.federation["silos"] if silo["features"]]
+    if "silo" not in labels or run.in_one_place or not run.history or not set(others) - {labels["silo"]}:
+        return [], []
+    if run.federation.get("peers"):  # one hub does not know who holds what elsewhere
+        return [], []
+    header = [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
+    rows = []
+    ways: tuple[Sharing, ...] = ("shared", "stale", "exact")
+    for sharing in ways:
+        total = sum(traffic_by_round(run, sharing), Traffic())
+        sent = [size(getattr(total, way)) for way in WAYS]
+        spent = [time(times(run, costs.at(t), sharing)[-1]) for t in t_comm]
+        this = " (this run)" if sharing == (labels.get("sharing") or "shared") else ""
+        rows.append((f"{sharing}{this}", [*sent, *spent]))
+    return header, rows
+
+
 def _silo(silo: Mapping[str, Any]) -> dict[str, str]:
     rows = [client["rows"] for client in silo["clients"]]
     return {
         "name": silo["name"],
-        "row": " × ".join(map(str, silo["row_shape"])),
+        "row": " × ".join(map(str, silo["row_shape"])) if silo["features"] else "–",
         "clients": f"{len(rows):,}",
         "rows": f"{min(rows):,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}",
         "network": silo["network"],

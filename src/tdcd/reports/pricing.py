@@ -7,7 +7,12 @@ latencies of their own, lines carry so many bytes a unit of time, and some clien
     exchange   hubs send each other Φ_j         all hubs wait for the slowest hub
     descend    Φ_{-j} down, Q steps, θ up       a silo waits for its slowest client
 
-Between two exchanges silos do not wait for each other.
+Between two exchanges silos do not wait for each other. Where one silo keeps the labels, the last two stages become
+
+    ask        hubs send Φ_j to the hub with the labels, which asks its clients; the answers go back
+    descend    answers down, local steps, θ up, or, where every step is asked about, the newest embeddings
+
+once in a round, or, one step at a time, Q times. Clients with labels take their own Q steps after the first answers.
 """
 
 import json
@@ -18,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from tdcd.core.ledger import Ledger, Rows, Traffic
+from tdcd.core.ledger import Ledger, Rows, Sharing, Traffic
 from tdcd.core.seeds import derive
 from tdcd.costs import Costs
 from tdcd.errors import JobError, RunError, nearest
@@ -27,10 +32,15 @@ from tdcd.reports.files import RunFiles
 Array = npt.NDArray[np.float64]
 
 
-def times(run: RunFiles, costs: Costs) -> list[float]:
+def times(run: RunFiles, costs: Costs, sharing: Sharing | None = None) -> list[float]:
     """Return the time at which each evaluation of a run's history would have been reached.
 
     Where all data lies in one place, nothing is sent and only the steps take time.
+
+    Args:
+        run: The run.
+        costs: What takes time.
+        sharing: How labels are shared; default: as in the run.
 
     Raises:
         RunError: the run's files are damaged.
@@ -39,37 +49,106 @@ def times(run: RunFiles, costs: Costs) -> list[float]:
     if run.in_one_place:
         return [line["round"] * steps * costs.step for line in run.history]
     if costs.speeds or costs.client_bandwidth or costs.hub_bandwidth or (costs.slow_clients and costs.slowdown > 1):
-        clock = round_ends(run, costs)
+        clock = round_ends(run, costs, sharing)
         return [float(clock[line["round"]]) for line in run.history]
-    trips = 2 * costs.client_latency + (costs.hub_latency if len(run.federation["silos"]) > 1 else 0.0)
-    return [line["round"] * (trips * costs.t_comm + steps * costs.step) for line in run.history]
-
-
-def round_ends(run: RunFiles, costs: Costs) -> Array:
-    """Return the time when each round is over in all silos, from 0 before the first; shape (R + 1,)."""
-    rosters = rosters_of(run)
-    ledger, names = rosters.ledger, rosters.clients
-    paces = {silo: costs.step * _steps(run) * _slowness(silo, clients, costs) for silo, clients in names.items()}
     down, across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
-    clock, ends = dict.fromkeys(names, 0.0), [0.0]
+    features = [silo["name"] for silo in run.federation["silos"] if silo["features"]]
+    keeper, asked = _asking(run, sharing)
+    if keeper and set(features) - {keeper}:
+        trips = (1 + 2 * asked) * down + asked * across
+        if asked > 1 and keeper in features:  # the second question may have to wait for the keeper's own steps
+            trips += max(0.0, (steps - 1) * costs.step - across)
+    else:
+        trips = 2 * down + (across if len(features) > 1 else 0.0)
+    return [line["round"] * (trips + steps * costs.step) for line in run.history]
+
+
+def round_ends(run: RunFiles, costs: Costs, sharing: Sharing | None = None) -> Array:
+    """Return the time when each round is over in all silos, from 0 before the first; shape (R + 1,)."""
+    rosters = rosters_of(run, sharing)
+    clocks = _Clocks(rosters, costs, _steps(run))
+    ends = [0.0]
     for rows in _rows_by_round(run, rosters):
-        for silo, own in rows.items():
-            clock[silo] += down + _sent(ledger, silo, own, costs).max()
-        if len(clock) > 1:
-            batch = int(next(iter(rows.values())).sum())
-            carried = (len(clock) - 1) * batch * ledger.row / costs.hub_bandwidth if costs.hub_bandwidth else 0.0
-            clock = dict.fromkeys(clock, max(clock.values()) + across + carried)
-        for silo, own in rows.items():
-            busy = _sent(ledger, silo, own, costs) + paces[silo] * (own > 0)
-            clock[silo] += down + busy.max()
-        ends.append(max(clock.values()))
+        clocks.round(rows)
+        ends.append(max(clocks.now.values()))
     return np.array(ends)
 
 
-def traffic_by_round(run: RunFiles) -> list[Traffic]:
-    """Return the ledger of a run: what each of its rounds sent."""
-    rosters = rosters_of(run)
+class _Clocks:
+    """The time at every silo's hub."""
+
+    def __init__(self, rosters: "Rosters", costs: Costs, steps: int) -> None:
+        self._ledger, self._costs = rosters.ledger, costs
+        self._paces = {
+            silo: costs.step * steps * _slowness(silo, clients, costs) for silo, clients in rosters.clients.items()
+        }
+        """What all local steps take every client."""
+        self._down, self._across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
+        self.now = dict.fromkeys(rosters.clients, 0.0)
+
+    def round(self, rows: Mapping[str, Rows]) -> None:
+        """Let a round pass whose mini-batch falls to clients like this."""
+        ledger, now = self._ledger, self.now
+        for silo, block in ledger.blocks.items():
+            now[silo] += self._trip(rows[silo], 1, block)
+        if ledger.askers:
+            self._asked(rows)
+            return
+        if len(now) > 1:
+            batch = int(next(iter(rows.values())).sum())
+            met = max(now.values()) + self._exchange((len(ledger.blocks) - 1) * batch)
+            now.update(dict.fromkeys(now, met))
+        for silo, block in ledger.blocks.items():
+            now[silo] += self._trip(rows[silo], 1, block, self._paces[silo])
+
+    def _asked(self, rows: Mapping[str, Rows]) -> None:
+        """Let the rest of a round pass in which one silo answers for the labels."""
+        ledger, now = self._ledger, self.now
+        keeper = ledger.keeper or ""
+        batch, last = int(rows[keeper].sum()), ledger.asked - 1
+        askers = [silo for silo in ledger.blocks if silo != keeper]
+        for turn in range(ledger.asked):
+            arrived = max(now[silo] for silo in askers) + self._exchange(2 * len(askers) * batch)
+            questions = len(askers) if turn else 1
+            answered = max(arrived, now[keeper]) + self._trip(rows[keeper], 2 * questions, 0)
+            now[keeper] = answered
+            if turn == 0 and keeper in ledger.blocks:
+                now[keeper] += self._trip(rows[keeper], 0, ledger.blocks[keeper], self._paces[keeper])
+            for silo in askers:
+                back = (1, ledger.blocks[silo]) if turn == last else (2, 0)
+                now[silo] = answered + self._trip(rows[silo], *back, self._paces[silo] / ledger.asked)
+
+    def _exchange(self, rows: int) -> float:
+        """Return how long hubs take to exchange so many rows on the busiest line."""
+        carried = rows * self._ledger.row
+        return self._across + (carried / self._costs.hub_bandwidth if self._costs.hub_bandwidth else 0.0)
+
+    def _trip(self, rows: Rows, times: int, block: int, pace: Array | float = 0.0) -> float:
+        """Return how long a hub waits for its slowest client: its rows so many times, a block, and the steps."""
+        bandwidth = self._costs.client_bandwidth
+        carried = (times * rows * self._ledger.row + block) / bandwidth if bandwidth else 0.0
+        return self._down + float(np.max((rows > 0) * (carried + pace)))
+
+
+def traffic_by_round(run: RunFiles, sharing: Sharing | None = None) -> list[Traffic]:
+    """Return the ledger of a run: what each of its rounds sent, or would have sent if labels were shared otherwise."""
+    rosters = rosters_of(run, sharing)
     return [rosters.ledger.traffic(rows) for rows in _rows_by_round(run, rosters)]
+
+
+def _asking(run: RunFiles, sharing: Sharing | None) -> tuple[str | None, int]:
+    """Return the silo that keeps the labels, if one does, and how often it is asked in a round.
+
+    Raises:
+        JobError: labels cannot be kept, because the run's job does not say where they are.
+    """
+    labels = run.job.get("labels", {})
+    sharing = sharing or labels.get("sharing") or "shared"
+    if sharing == "shared":
+        return None, 1
+    if "silo" not in labels:
+        raise JobError(f"{run.path}: its job does not say which silo has the labels (labels.silo)")
+    return str(labels["silo"]), _steps(run) if sharing == "exact" else 1
 
 
 def _rows_by_round(run: RunFiles, rosters: "Rosters") -> Iterator[Mapping[str, Rows]]:
@@ -100,8 +179,8 @@ class Rosters:
     """The mini-batches that the run was given, by round; none if they were drawn."""
 
 
-def rosters_of(run: RunFiles) -> Rosters:
-    """Read who holds what in a run.
+def rosters_of(run: RunFiles, sharing: Sharing | None = None) -> Rosters:
+    """Read who holds what in a run; ``sharing`` says how labels are shared, if not as in the run.
 
     Raises:
         RunError: the file is missing or damaged, or does not fit the run.
@@ -116,26 +195,21 @@ def rosters_of(run: RunFiles) -> Rosters:
     except (safetensors.SafetensorError, OSError, LookupError, ValueError) as error:
         raise RunError(f"{file}: damaged: {error}") from error
     try:
-        blocks = {silo["name"]: int(silo["block_bytes"]) for silo in run.federation["silos"]}
+        silos = [str(silo["name"]) for silo in run.federation["silos"]]
+        keeper, asked = _asking(run, sharing)
         ledger = Ledger(
-            owners={silo: tensors[f"owner/{silo}"] for silo in blocks},
-            clients={silo: len(names[silo]) for silo in blocks},
-            blocks=blocks,
+            owners={silo: tensors[f"owner/{silo}"] for silo in silos},
+            clients={silo: len(names[silo]) for silo in silos},
+            blocks={s["name"]: int(s["block_bytes"]) for s in run.federation["silos"] if s["features"]},
             row=int(run.federation["embedding_bytes"]),
+            keeper=keeper if keeper in silos else None,  # the run of one hub does not know the others
+            asked=asked,
         )
-        clients = {silo: tuple(names[silo]) for silo in blocks}
+        clients = {silo: tuple(names[silo]) for silo in silos}
     except (ValueError, LookupError, TypeError) as error:
         raise RunError(f"{run.path}: its files do not tell who holds what: {type(error).__name__}: {error}") from error
     given = {int(name.removeprefix("batch/")): batch for name, batch in tensors.items() if name.startswith("batch/")}
     return Rosters(ledger, clients, given)
-
-
-def _sent(ledger: Ledger, silo: str, rows: Rows, costs: Costs) -> Array:
-    """Return how long each client's line is busy, in one phase: with its rows one way and its block the other."""
-    if costs.client_bandwidth is None:
-        return np.zeros(len(rows))
-    carried: Array = (rows > 0) * (rows * ledger.row + ledger.blocks[silo]) / costs.client_bandwidth
-    return carried
 
 
 def _slowness(silo: str, clients: tuple[str, ...], costs: Costs) -> Array:

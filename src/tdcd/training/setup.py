@@ -1,12 +1,13 @@
 """Before the first round: build the networks, check that everything fits together, say clearly when not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
@@ -15,6 +16,7 @@ from tdcd.data.arrays import ArrayLike, shown, to_tensor
 from tdcd.data.federation import Federation
 from tdcd.errors import DataError, JobError, ModelError, listed, nearest
 from tdcd.models import ModelSpec, build
+from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings
 
 Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
@@ -34,6 +36,10 @@ class Setup:
     """E, the width of the embeddings."""
     told: Mapping[str, str]
     """Each silo's network in a few words."""
+    private: PrivateLabels | None = None
+    """The labels, if one silo keeps them and others need them."""
+    bare: tuple[str, ...] = ()
+    """Silos without features: their blocks are empty."""
 
 
 def prepare(
@@ -43,20 +49,23 @@ def prepare(
     validation: Samples | None,
     test: Samples | None,
     device: torch.device,
+    labels: Labels | None = None,
 ) -> Setup:
     """Fit networks, features and labels together.
 
     Raises:
         DataError, ModelError: they do not fit; the message names the silo and says how.
     """
-    chosen = _one_each(models, federation.silos)
+    labels = labels or Labels()
+    check_labels(labels, federation)
+    chosen = _one_each(models, federation.with_features)
     train = _cast(federation.samples, settings)
     validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
     networks = {
         silo: build_network(silo, chosen[silo], tuple(train.features[silo].shape[1:]), outputs, settings)
-        for silo in federation.silos
+        for silo in federation.with_features
     }
     widths = {silo: width_of(silo, networks[silo], train.features[silo]) for silo in networks}
     if len(set(widths.values())) > 1:
@@ -81,17 +90,42 @@ def prepare(
             seed=settings.seed,
             width=width,
         )
-        for silo in federation.silos
+        for silo in federation.with_features
     }
     told = {
         silo: model.told() if isinstance(model, ModelSpec) else type(model).__name__ for silo, model in chosen.items()
     }
-    return Setup(tasks, networks, train, validation, test, width, told)
+    private = None
+    if labels.kept and labels.silo and set(tasks) - {labels.silo}:
+        private = PrivateLabels(
+            labels.silo, labels.sharing or "exact", train.labels, objective, labels.defence, settings.seed
+        )
+    bare = tuple(silo for silo in federation.silos if silo not in tasks)
+    return Setup(tasks, networks, train, validation, test, width, told, private, bare)
 
 
-def starting_blocks(networks: Mapping[str, Network], given: Mapping[str, Mapping[str, ArrayLike]] | None) -> Blocks:
-    """Return every hub's first block θ_j⁰: the networks' own weights, or those given."""
-    blocks: Blocks = {silo: network.initial() for silo, network in networks.items()}
+def check_labels(labels: Labels, federation: Federation) -> None:
+    """Check that the silo that is said to have the labels is there, and that every other one has features.
+
+    Raises:
+        DataError: not so.
+    """
+    if labels.kept and labels.silo is not None and labels.silo not in federation.silos:
+        raise DataError(f"labels.silo: '{labels.silo}' is no silo{nearest(labels.silo, federation.silos)}")
+    for silo in federation.silos:
+        if silo not in federation.samples.features and silo != labels.silo:
+            raise DataError(
+                f"silo '{silo}' has no features. If it has the labels, say so: labels = {{ silo = \"{silo}\" }}"
+            )
+
+
+def starting_blocks(
+    networks: Mapping[str, Network],
+    given: Mapping[str, Mapping[str, ArrayLike]] | None,
+    bare: Sequence[str] = (),
+) -> Blocks:
+    """Return every hub's first block θ_j⁰: the networks' own weights, or those given; empty without features."""
+    blocks: Blocks = {silo: network.initial() for silo, network in networks.items()} | {silo: {} for silo in bare}
     if given is not None:
         tensors = {
             silo: {name: _weights(value, f"initial weights, silo '{silo}', '{name}'") for name, value in block.items()}

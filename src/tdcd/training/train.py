@@ -12,15 +12,17 @@ from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
 from tdcd.core.ledger import Ledger, Traffic
-from tdcd.core.network import Blocks
+from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.round import Round
-from tdcd.core.topology import Samples
+from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
 from tdcd.data.federation import Federation
+from tdcd.data.preparation import Preparation
 from tdcd.data.splits import Part
 from tdcd.engines import Engine, LocalEngine, OracleEngine
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.training.directory import RunDirectory
+from tdcd.training.labels import Labels
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.metrics import measure
 from tdcd.training.result import Result
@@ -35,6 +37,7 @@ def train(
     models: Models,
     settings: Settings,
     *,
+    labels: Labels | None = None,
     validation: Samples | None = None,
     test: Samples | None = None,
     initial: Mapping[str, Mapping[str, ArrayLike]] | None = None,
@@ -54,6 +57,7 @@ def train(
         federation: The training data.
         models: A model specification for all silos, or a specification or ``nn.Module`` for each by name.
         settings: Loss, rounds, local steps, batch size, rate …
+        labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
         validation: Held-out samples to choose settings by.
         test: Held-out samples to judge the outcome by.
         initial: First weights for every silo by name; default: those of the modules, or drawn from the seed.
@@ -72,8 +76,9 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, validation, test, directory, resume, observer, workers)
-    setup = prepare(federation, models, settings, validation, test, device_of(device))
-    first = starting_blocks(setup.networks, initial)
+    labels = labels or Labels()
+    setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
+    first = starting_blocks(setup.networks, initial, setup.bare)
     party = Simulation(
         setup=setup,
         settings=settings,
@@ -85,7 +90,8 @@ def train(
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
-            job = job or given | {"training": settings.model_dump(exclude_none=True)}
+            told = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
+            job = job or given | told | {"training": settings.model_dump(exclude_none=True)}
             loop.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
             given_batches = [party.batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
             loop.inputs = _fingerprints(federation, setup, first, given_batches)
@@ -187,23 +193,46 @@ def description(
         "embedding": setup.width,
         "embedding_bytes": ledger.row,
         "silos": [
-            {
-                "name": silo,
-                "row_shape": list(task.features.shape[1:]),
-                "network": setup.told[silo],
-                "parameters": sum(p.numel() for p in task.network.module.parameters()),
-                "block_bytes": ledger.blocks[silo],
-                "compute": engine.paths[silo],
-                "columns": [
-                    {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
-                    for column in (federation.preparations[silo].columns if silo in federation.preparations else ())
-                ],
-                "clients": [
-                    {"name": name, "rows": rows}
-                    for name, rows in sorted(zip(task.roster.clients, task.roster.counts(), strict=True))
-                ],
-            }
-            for silo, task in setup.tasks.items()
+            described_silo(
+                silo,
+                federation.rosters[silo],
+                setup.networks.get(silo),
+                row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
+                network_told=setup.told.get(silo, ""),
+                compute=engine.paths.get(silo, ""),
+                preparation=federation.preparations.get(silo),
+            )
+            for silo in federation.silos
+        ],
+    }
+
+
+def described_silo(
+    silo: str,
+    roster: Roster,
+    network: Network | None,
+    *,
+    row_shape: Sequence[int],
+    network_told: str,
+    compute: str,
+    preparation: Preparation | None,
+) -> dict[str, Any]:
+    """Describe a silo, for federation.json; one that has labels only has no network."""
+    block = dict(named_tensors(network.module)) if network else {}
+    return {
+        "name": silo,
+        "features": network is not None,
+        "row_shape": list(row_shape),
+        "network": network_told if network else "none, only labels",
+        "parameters": sum(p.numel() for p in network.module.parameters()) if network else 0,
+        "block_bytes": sum(tensor.nbytes for tensor in block.values()),
+        "compute": compute,
+        "columns": [
+            {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
+            for column in (preparation.columns if preparation else ())
+        ],
+        "clients": [
+            {"name": name, "rows": rows} for name, rows in sorted(zip(roster.clients, roster.counts(), strict=True))
         ],
     }
 
@@ -212,8 +241,10 @@ def _ledger(federation: Federation, setup: Setup, settings: Settings) -> Ledger:
     return Ledger(
         owners={silo: roster.owner.numpy() for silo, roster in federation.rosters.items()},
         clients={silo: len(roster.clients) for silo, roster in federation.rosters.items()},
+        keeper=setup.private.silo if setup.private else None,
+        asked=settings.local_steps if setup.private and setup.private.sharing == "exact" else 1,
         blocks={
-            silo: sum(tensor.nbytes for tensor in network.initial().values())
+            silo: sum(tensor.nbytes for _, tensor in named_tensors(network.module))
             for silo, network in setup.networks.items()
         },
         row=setup.width * settings.dtype.itemsize,
@@ -224,7 +255,9 @@ def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) 
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
-    return OracleEngine(setup.tasks) if name == "oracle" else LocalEngine(setup.tasks, compute, workers)
+    if name == "oracle":
+        return OracleEngine(setup.tasks, setup.private)
+    return LocalEngine(setup.tasks, compute, workers, setup.private)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:

@@ -229,7 +229,7 @@ template <class T> inline typename Vec<T>::type hyperbolic(typename Vec<T>::type
   return all<T>(T(2)) / (one + exponential<T>(-x - x)) - one;
 }
 
-enum Loss { cross_entropy = 0, binary = 1, squared = 2 };
+enum Loss { cross_entropy = 0, binary = 1, squared = 2, given = 3 };
 
 // The rows of a batch, grouped by client.
 template <class T> struct Rows {
@@ -237,7 +237,7 @@ template <class T> struct Rows {
   const int64_t *samples;  // of every row
   int E, loss;
   T positive;
-  const T *stale;          // (rows, E)
+  const T *stale;          // (rows, E); given: the gradient itself
   const T *labels;         // binary: (samples); squared: (samples, E)
   const int64_t *classes;  // cross-entropy: (samples)
   const T *share;          // the weight of every row's loss; nothing: all rows of a client alike
@@ -298,7 +298,8 @@ template <class T> struct Answers {
         int64_t row = first + block.first + r, sample = r < block.count ? rows.samples[row] : 0;
         for (int e = 0; e < E; e++) {
           s[(size_t)e * block.rows] = r < block.count ? rows.stale[row * E + e] : T(0);
-          T label = rows.loss == cross_entropy ? T(rows.classes[sample] == e) : rows.labels[sample * E + e];
+          T label = rows.loss == given ? T(0)
+                    : rows.loss == cross_entropy ? T(rows.classes[sample] == e) : rows.labels[sample * E + e];
           y[(size_t)e * block.rows] = label;
         }
         share.data[block.first + r] = r >= block.count ? T(0) : rows.share ? rows.share[row] : even;
@@ -314,6 +315,10 @@ template <class T> struct Answers {
     for (int r = 0; r < block.rows; r += Vec<T>::width) {
       const T *s = stale.data + (size_t)block.first * E + r, *y = labels.data + (size_t)block.first * E + r;
       V weight = *(const V *)(share.data + block.first + r), total{}, most{};
+      if (rows.loss == given) {
+        for (int e = 0; e < E; e++) *(V *)(Z + e * ld + r) = *(const V *)(s + e * ld) * weight;
+        continue;
+      }
       for (int e = 0; e < E; e++) {
         V *z = (V *)(Z + e * ld + r);
         *z += *(const V *)(s + e * ld);

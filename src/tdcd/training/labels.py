@@ -1,0 +1,54 @@
+"""Who has the labels, and who may learn what of them: the job file's ``labels`` and the same in Python."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from tdcd.core.labels import Defence
+from tdcd.core.ledger import Sharing
+from tdcd.strict import Strict
+
+
+class Labels(Strict):
+    """Who has the labels, what they mean, and whether they are handed over."""
+
+    silo: str | None = None
+    """Whose labels are handed to the silos that have none, or are kept there."""
+    sharing: Sharing | None = None
+    """"shared": all silos are handed the labels. "exact" and "stale": they stay with the clients of ``silo``, who tell
+    the others ∂loss/∂z: "exact" at every local step, with the numbers of "shared"; "stale" once in a round."""
+    positive: str | int | None = None
+    """For tables: the label that counts as 1, where there are two that are not 0 and 1."""
+    classes: list[str] | None = None
+    """For tables: all labels that there are, for the loss cross-entropy. At real sites that keep them, nobody else can
+    find out."""
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """A defence of labels that are kept: the largest norm of what is told of a sample."""
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """A defence of labels that are kept: the deviation of the noise added to what is told, in units of ``clip``."""
+    tell_metrics: bool = False
+    """Whether the hubs of other silos are told loss and metrics, when labels are kept."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the labels stay in their silo."""
+        return self.sharing in ("exact", "stale")
+
+    @property
+    def defence(self) -> Defence | None:
+        """What is done to what is told."""
+        return Defence(self.clip, self.noise) if self.clip is not None else None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Labels":
+        if self.kept and self.silo is None:
+            raise ValueError(f'sharing = "{self.sharing}" needs the silo that keeps them: silo = "bank"')
+        if not self.kept:
+            for key in ("clip", "noise", "tell_metrics"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f'{key} goes with sharing = "exact" and "stale"')
+        if self.noise and self.clip is None:
+            raise ValueError("noise is told in units of clip: set that, too")
+        if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
+            raise ValueError("classes: name at least two, each once")
+        return self

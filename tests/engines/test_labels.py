@@ -1,0 +1,160 @@
+"""Labels that stay in one silo: exact answers change nothing, stale ones are what a few lines compute."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support import USERS, Problem, distance, problem, problems, same
+from tdcd.core.client import LocalSteps
+from tdcd.core.labels import Defence, PrivateLabels
+from tdcd.core.ledger import Sharing
+from tdcd.data.arrays import Array
+from tdcd.engines import Engine, LocalEngine, OracleEngine, local
+from tdcd.errors import ModelError
+
+KINDS = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
+OWNERS = ("silo-0", "silo-1", "registry")
+"""Who has the labels: some silo, or one without features."""
+
+
+def keeping(made: Problem, silo: str, sharing: Sharing, defence: Defence | None = None) -> PrivateLabels:
+    task = made.tasks["silo-0"]
+    return PrivateLabels(silo, sharing, task.labels, made.objective, defence, made.seed)
+
+
+def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> Engine:
+    if path == "oracle":
+        return OracleEngine(made.tasks, private)
+    return LocalEngine(made.tasks, path, workers, private)  # type: ignore[arg-type]
+
+
+@settings(max_examples=40)
+@given(problems(KINDS), st.sampled_from(OWNERS))
+def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: str) -> None:
+    shared = drawn.run(drawn.engine("oracle"), 2)
+    private = keeping(drawn, owner, "exact")
+    assert distance(drawn.run(engine(drawn, "oracle", private), 2), shared) < 1e-9
+    assert distance(drawn.run(engine(drawn, "auto", private), 2), shared) < 1e-9
+
+
+@pytest.mark.parametrize("path", ["stacked", "layers", "loop"])
+@settings(max_examples=15)
+@given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
+def test_exact_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
+    private = keeping(drawn, owner, "exact")
+    assert distance(drawn.run(engine(drawn, path, private), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
+    single = drawn.with_steps(LocalSteps(1))
+    assert distance(single.run(engine(single, "one-step", private), 2), single.run(single.engine("oracle"), 2)) < 1e-9
+
+
+@settings(max_examples=40)
+@given(problems(KINDS), st.sampled_from(OWNERS))
+def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None:
+    private = keeping(drawn, owner, "stale")
+    expected = drawn.run(engine(drawn, "oracle", private), 2)
+    assert distance(drawn.run(engine(drawn, "auto", private), 2), expected) < 1e-9
+
+
+@pytest.mark.parametrize("path", ["stacked", "layers", "loop", "kernel"])
+@settings(max_examples=15)
+@given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
+def test_stale_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
+    plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
+    private = keeping(drawn, owner, "stale")
+    expected = plain.run(engine(plain, "oracle", private), 2)
+    assert distance(plain.run(engine(plain, path, private), 2), expected) < 1e-9
+    single = drawn.with_steps(LocalSteps(1))
+    for name in ("one-step", path):
+        expected = single.run(engine(single, "oracle", private), 2)
+        assert distance(single.run(engine(single, name, private), 2), expected) < 1e-9
+
+
+@settings(max_examples=15)
+@given(problems(("linear", "mlp", "lstm", "cnn")), st.sampled_from(OWNERS))
+def test_one_stale_step_is_an_exact_one(drawn: Problem, owner: str) -> None:
+    single = drawn.with_steps(LocalSteps(1))
+    stale, exact = (engine(single, "auto", keeping(single, owner, sharing)) for sharing in ("stale", "exact"))
+    assert distance(single.run(stale, 3), single.run(exact, 3)) < 1e-9
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 1000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.sampled_from(["registry", "b"])
+)
+def test_stale_answers_are_what_a_few_lines_compute(seed: int, n: int, k: int, q: int, owner: str) -> None:
+    """Logistic regression, every client a half-written-out loop over its rows: nothing of tdcd but the data."""
+    made = problem(
+        ["linear"] * (n + 1), [k] * (n + 1), loss="bce", outputs=1, steps=LocalSteps(q), seed=seed, samples=20, batch=15
+    )
+    owner = "silo-1" if owner == "b" else owner
+    found = made.run(engine(made, "auto", keeping(made, owner, "stale")), 2)
+
+    y = made.tasks["silo-0"].labels.numpy()
+    x = {j: np.hstack([task.features.numpy(), np.ones((20, 1))]) for j, task in made.tasks.items()}
+    first = made.initial()
+    names = list(first["silo-0"])
+    w = {j: np.concatenate([first[j][name].numpy().ravel() for name in names]) for j in first}
+
+    def pull(z: Array, rows: Array) -> Array:
+        return np.asarray(1 / (1 + np.exp(-z)) - y[rows]) * np.where(y[rows] == 1, 2.5, 1.0)
+
+    for number in (1, 2):
+        batch = made.round(number).batch.numpy()
+        z = sum(x[j] @ w[j] for j in w)
+        new = {}
+        for j, task in made.tasks.items():
+            clients = []
+            for client in range(k):
+                rows = np.array([p for p in batch if int(task.roster.owner[p]) == client], dtype=int)
+                mine = w[j].copy()
+                for _ in range(q if len(rows) else 0):
+                    now = z[rows] + (x[j][rows] @ (mine - w[j]) if j == owner else 0)
+                    mine = mine - made.rate * x[j][rows].T @ pull(now, rows) / len(rows)
+                clients.append(mine)
+            new[j] = np.mean(clients, 0)
+        w = new
+    for j in w:
+        assert np.allclose(np.concatenate([found[j][name].numpy().ravel() for name in names]), w[j], atol=1e-9)
+
+
+@settings(max_examples=25)
+@given(problems(("linear", "mlp", "cnn-batchnorm")), st.sampled_from(OWNERS), st.sampled_from(["exact", "stale"]))
+def test_a_defence_agrees_with_the_oracle(drawn: Problem, owner: str, sharing: Sharing) -> None:
+    private = keeping(drawn, owner, sharing, Defence(clip=0.3, noise=0.5))
+    expected = drawn.run(engine(drawn, "oracle", private), 2)
+    assert distance(drawn.run(engine(drawn, "auto", private), 2), expected) < 1e-9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "gains_by_workers", lambda *_: True)
+        assert same(drawn.run(engine(drawn, "auto", private, 3), 2), drawn.run(engine(drawn, "auto", private, 1), 2))
+
+
+def test_a_defence_without_effect_changes_nothing_and_one_with_effect_does() -> None:
+    made = problem(["mlp", "linear"], [3, 2])
+    plain = made.run(engine(made, "auto", keeping(made, "silo-0", "exact")), 2)
+    wide = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", Defence(clip=1e9))), 2)
+    assert distance(plain, wide) < 1e-12
+    narrow = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", Defence(clip=0.1))), 2)
+    assert distance({"silo-1": plain["silo-1"]}, {"silo-1": narrow["silo-1"]}) > 1e-3
+    noisy = [
+        made.run(engine(made, "auto", keeping(made, "silo-0", s, Defence(1e3, 1e-3))), 2) for s in ("exact", "stale")
+    ]
+    assert all(distance({"silo-1": plain["silo-1"]}, {"silo-1": blocks["silo-1"]}) > 1e-3 for blocks in noisy)
+
+
+def test_a_kernel_cannot_ask() -> None:
+    made = problem(["linear", "linear"], [2, 2])
+    with pytest.raises(ModelError, match="must ask for labels between them"):
+        engine(made, "kernel", keeping(made, "silo-0", "exact"))
+
+
+def test_clients_without_labels_have_none() -> None:
+    """Whatever the labels at hand say: only those of the silo that keeps them count."""
+    made = problem(["mlp", "linear"], [3, 2])
+    private = keeping(made, "silo-0", "exact")
+    wrong = replace(made.tasks["silo-1"], labels=(made.tasks["silo-1"].labels + 1) % 3)
+    mixed = replace(made, tasks={**made.tasks, "silo-1": wrong})
+    assert same(made.run(engine(made, "auto", private), 2), mixed.run(engine(mixed, "auto", private), 2))
+    assert distance(made.run(engine(made, "oracle", private), 2), mixed.run(engine(mixed, "oracle", private), 2)) < 1e-9
