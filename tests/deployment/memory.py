@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 
 from tdcd.core.network import Block
-from tdcd.deployment.client import Party
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Assembler, Message, frames
+from tdcd.deployment.party import Party
 from tdcd.deployment.peers import LARGEST, EarlyError, Peer, Peers
 from tdcd.deployment.run import read_set, silos_of
 from tdcd.deployment.shared import SharedJob

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.cli.main import main
-from tdcd.deployment.client import Party
 from tdcd.deployment.clients import Clients, Question
 from tdcd.deployment.messages import Message
+from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peers
 from tdcd.training.directory import RunDirectory
 

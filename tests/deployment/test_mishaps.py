@@ -20,12 +20,13 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks
 from tdcd.data.splits import Part
 from tdcd.deployment import aligning
-from tdcd.deployment.client import ClientProcess, Party
+from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link, Question
 from tdcd.deployment.hub import Hub, HubParty
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.logs import _Human
 from tdcd.deployment.messages import Assembler, Message, RefusedError, array_tensors, frames, tensors_array
+from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peers
 from tdcd.deployment.run import read_set, run_client
 from tdcd.deployment.shared import SharedJob
@@ -34,7 +35,7 @@ from tdcd.deployment.tls import Open
 from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.training.directory import RunDirectory, read_history
-from tdcd.training.loop import Loop, Observer, RewoundError
+from tdcd.training.loop import Loop, Measures, Observer, RewoundError, Verdict
 from tdcd.training.settings import Settings
 
 from .memory import Federation, Line, MemoryStub
@@ -103,10 +104,11 @@ class Rewinding:
     def concluded(self, number: int) -> None:
         assert number == 30
 
-    def measured(self, _: Blocks) -> dict[Part, dict[str, float]]:
+    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}
         loss = first[self.done] + (0.3 if self.again and self.done > 10 else 0.0)
-        return {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
+        found: Measures = {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
+        return found, judge(found)
 
 
 def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
         def run(coroutine: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(coroutine, running).result()
 
-        networks = {hub.silo: hub.model.network}
+        networks = {hub.silo: hub.model.network} if hub.model.network else {}
         loop = Loop(HubParty(hub, run), settings, networks, Observer(), lambda: {hub.silo: hub.first_block()})
         table = federation.job.as_table()
         with RunDirectory.opened(folder / hub.silo, table, resume=True, two=True) as loop.directory:

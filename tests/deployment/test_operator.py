@@ -30,7 +30,9 @@ def test_status_and_figures(tmp_path: Path) -> None:
         hub = federation.hubs["silo-1"]
         await federation.rounds(3)
         blocks = {silo: one.first_block() for silo, one in federation.hubs.items()}
-        await asyncio.gather(*(one.measured(blocks[silo], 3) for silo, one in federation.hubs.items()))
+        await asyncio.gather(
+            *(one.measured(blocks[silo], 3, lambda _: "worse") for silo, one in federation.hubs.items())
+        )
         serve(hub, f"127.0.0.1:{port}")
         url = f"http://127.0.0.1:{port}/metrics"
         pages["web"] = (await asyncio.to_thread(urllib.request.urlopen, url)).read().decode()

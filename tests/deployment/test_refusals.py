@@ -17,10 +17,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from deployment.test_rounds import job
 from tdcd.deployment import identity as identities
-from tdcd.deployment.client import ClientProcess, Party
+from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.identity import Identity, Pair, check_own, issue, make_authority
 from tdcd.deployment.messages import Message, Stamp
+from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peer, Peers
 from tdcd.deployment.run import Dial
 from tdcd.deployment.server import Server

@@ -21,6 +21,7 @@ from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Message
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, parse_job
+from tdcd.training.loop import Measures
 from tdcd.training.setup import Setup, prepare, starting_blocks
 
 ROUNDS = 4
@@ -56,11 +57,10 @@ def patient(job: Job) -> Job:
 
 def set_up(job: Job) -> Setup:
     data = load_data(job)
-    models = {silo: job.model_of(silo) for silo in data.federation.silos}
+    models = {silo: job.model_of(silo) for silo in data.federation.with_features}
     held = data.held_out
-    return prepare(
-        data.federation, models, job.training, held.get(Part.VALIDATION), held.get(Part.TEST), torch.device("cpu")
-    )
+    parts = (held.get(Part.VALIDATION), held.get(Part.TEST))
+    return prepare(data.federation, models, job.training, *parts, torch.device("cpu"), job.labels)
 
 
 def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
@@ -223,12 +223,14 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
     wanted = patient(job(3, 2))
     federation = Federation(wanted, tmp_path)
 
-    async def run() -> dict[str, dict[Part, dict[str, float]]]:
+    async def run() -> dict[str, Measures]:
         await federation.start()
         blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
-        found = await asyncio.gather(*(hub.measured(blocks[silo], 0) for silo, hub in federation.hubs.items()))
+        hubs = federation.hubs.items()
+        found = await asyncio.gather(*(hub.measured(blocks[silo], 0, lambda _: "better") for silo, hub in hubs))
         await federation.stop()
-        return dict(zip(federation.hubs, found, strict=True))
+        assert {verdict for _, verdict in found} == {"better"}
+        return dict(zip(federation.hubs, (measures for measures, _ in found), strict=True))
 
     found = asyncio.run(run())
     setup = set_up(wanted)

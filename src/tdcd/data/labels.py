@@ -49,6 +49,26 @@ def coded(
     return places.astype(np.int64), tuple(names.tolist())
 
 
+def coded_alone(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str] | None) -> Array:
+    """Turn one client's labels into those of a loss, without knowing those of others. See ``coded``.
+
+    Raises:
+        DataError: they do not fit, or the job does not say what labels there are.
+    """
+    if loss == "squared-error":
+        return coded(texts, loss)[0]
+    if loss == "binary-cross-entropy" and positive is not None:
+        names = sorted(set(texts.tolist()))
+        if len(names) > 2 or (len(names) == 2 and str(positive) not in names):
+            raise DataError(f"labels: there are {listed(names)}; the binary loss wants two, one of them '{positive}'")
+        return np.array(texts == str(positive)).astype(np.int64)
+    if loss == "binary-cross-entropy":
+        return again(texts, ("0", "1"), "the binary loss wants")
+    if known is None:
+        raise DataError("labels.classes: name all of them in the job, as nobody can look at all labels")
+    return again(texts, known, "the job's labels.classes are")
+
+
 def again(texts: Array, classes: Sequence[str], where: str = "in training there was") -> Array:
     """Turn labels into the numbers of classes that are known before; ``where`` says from where.
 

@@ -37,6 +37,29 @@ class Question:
     """Raises RefusedError if an answer is none."""
 
 
+def like(expected: Mapping[str, Tensor]) -> Callable[[Message], None]:
+    """Return a check that a message has these tensors, in this type and shape, and no others."""
+
+    def check(message: Message) -> None:
+        for name in {**expected, **message.tensors}:
+            check_tensor(expected, name, message.tensors.get(name))
+
+    return check
+
+
+def check_tensor(expected: Mapping[str, Tensor], name: str, found: Tensor | None) -> None:
+    """Check that a tensor that has come is one that was asked for.
+
+    Raises:
+        RefusedError: it is not.
+    """
+    wanted = expected.get(name)
+    if wanted is None:
+        raise RefusedError(f"it comes with '{name[:40]}', which nobody asked for")
+    if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
+        raise RefusedError(f"it comes without '{name}' of shape {tuple(wanted.shape)}")
+
+
 Take = Callable[[str, str, Tensor], None]
 """Is given tensors of answers: whose, their names, and they. Raises RefusedError if one is not as it should be."""
 

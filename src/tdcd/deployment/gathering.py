@@ -21,9 +21,9 @@ from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
 from tdcd.data.tables import ToldTable
 from tdcd.deployment.aligning import aligned, brought
-from tdcd.deployment.client import ToldSurvey
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.messages import Message, RefusedError, tensors_array
+from tdcd.deployment.party import ToldSurvey
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.errors import DataError, DeploymentError
@@ -39,15 +39,13 @@ from tdcd.training.setup import build_network, check_finite, width_of
 class Model:
     """What a hub's silo trains."""
 
-    network: Network
-    """For names and shapes: its weights are not kept here."""
-    nbytes: int
-    """Of θ_j."""
-    shape: tuple[int, ...]
-    outputs: int
+    network: Network | None
+    """For names and shapes: its weights are not kept here. None in a silo that has labels only."""
+    shape: tuple[int, ...] | None
+    """Of a row."""
     width: int
     labels: Mapping[Part, Tensor]
-    """As the loss wants them."""
+    """As the loss wants them; none where they are kept."""
 
 
 @dataclass
@@ -65,6 +63,8 @@ class Gatherer:
     preparation: Preparation | None = None
     brought: Mapping[str, Any] = field(default_factory=dict)
     """What other hubs are told of this silo's IDs before an alignment."""
+    bare: frozenset[str] = frozenset()
+    """Silos that have labels only, once the hubs have met."""
     _plan: SiloPlan | None = None
     _model: Model | None = None
     _keys: dict[str, Keys] = field(default_factory=dict)
@@ -93,8 +93,9 @@ class Gatherer:
         if data is None:
             await self._prepare_tables()
         else:
-            self._plan = plan_from_set(self.silo, data)
-            self._model = self._modelled(tuple(data.federation.samples.features[self.silo].shape[1:]))
+            self._plan = plan_from_set(self.job, self.silo, data)
+            rows = data.federation.samples.features.get(self.silo)
+            self._model = self._modelled(None if rows is None else tuple(rows.shape[1:]))
         await self._tell()
 
     async def _prepare_tables(self) -> None:
@@ -111,10 +112,11 @@ class Gatherer:
             self.alignment.save(file)
         await self._tell()
         stored, planned = self.directory / "preparation" / f"{self.silo}.json", self.directory / "silo.safetensors"
-        before = SiloPlan.load(planned) if stored.exists() and planned.exists() else None
-        if before and before[0].fingerprint == self.alignment.fingerprint:
+        before = SiloPlan.load(planned) if planned.exists() else None
+        whole = before and (before[0].bare or stored.exists())
+        if before and whole and before[0].fingerprint == self.alignment.fingerprint:
             self._plan, self.brought = before
-            self.preparation = Preparation.from_file(stored)
+            self.preparation = None if self._plan.bare else Preparation.from_file(stored)
         else:
             self.stage = "gathering clients"
             keys = await self.all_keys()
@@ -124,13 +126,18 @@ class Gatherer:
             self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
             self._plan.save(planned, self.brought)
             await self._tell()
-            self.stage = "looking at the columns"
-            await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
-            settings = self.job.silos[self.silo]
-            self.preparation = fit(self._surveys.values(), self._columns, settings.rare)
-            stored.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(stored, self.preparation.to_json())
-        self._model = self._modelled((len(self.preparation.outputs),))
+            self.preparation = None if self._plan.bare else await self._fitted(stored)
+        self._model = self._modelled((len(self.preparation.outputs),) if self.preparation else None)
+
+    async def _fitted(self, file: Path) -> Preparation:
+        """Find out what the columns hold."""
+        self.stage = "looking at the columns"
+        await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
+        settings = self.job.silos[self.silo]
+        found = fit(self._surveys.values(), self._columns, settings.rare)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, found.to_json())
+        return found
 
     async def _first_alignment(self) -> Alignment:
         """Find the common IDs together with all other hubs."""
@@ -167,22 +174,25 @@ class Gatherer:
         self._keys |= {keys.table.client: keys for keys in found}
         return found
 
-    def _modelled(self, shape: tuple[int, ...]) -> Model:
+    def _modelled(self, shape: tuple[int, ...] | None) -> Model:
         """Build the network, from its specification alone, and see that it works."""
-        settings = self.job.training
-        outputs = max(settings.objective.width(labels) for labels in self.plan.labels.values())
+        settings, outputs = self.job.training, self.plan.outputs
+        if shape is None:
+            return Model(None, None, outputs, {})
         network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
         width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
         labels = {
             part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
         }
-        block = network.emptied()
-        return Model(network, sum(t.nbytes for t in block.values()), shape, outputs, width, labels)
+        network.emptied()
+        return Model(network, shape, width, labels)
 
     def first_block(self) -> Block:
-        """Return the silo's first weights, drawn from the seed."""
-        settings, model = self.job.training, self.model
-        network = build_network(self.silo, self.job.model_of(self.silo), model.shape, model.outputs, settings)
+        """Return the silo's first weights, drawn from the seed; none in a silo that has labels only."""
+        settings, shape = self.job.training, self.model.shape
+        if shape is None:
+            return {}
+        network = build_network(self.silo, self.job.model_of(self.silo), shape, self.plan.outputs, settings)
         check_finite({self.silo: network.initial()}, {self.silo: network}, "")
         return network.emptied()
 
@@ -192,21 +202,23 @@ class Gatherer:
         if tables:
             await self._hear_keys(link)
             await self._known(lambda: self._plan is not None)
-            if self.preparation is None:
+            if self.preparation is None and not self.plan.bare:
                 await self._hear_survey(link)
         await self._known(lambda: self._model is not None)
         plan, model = self.plan, self.model
         held = plan.holdings[link.name]
         tensors = {part.word: torch.from_numpy(numbers) for part, numbers in held.items()}
-        tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
+        if model.labels:
+            tensors["labels"] = model.labels[Part.TRAIN][tensors[Part.TRAIN.word]]
         if tables:
-            assert self.preparation  # noqa: S101
+            tensors |= self._placed(link.name)
+        if self.preparation:
             text = bytearray(self.preparation.to_json().encode())
-            tensors |= self._placed(link.name) | {"preparation": torch.frombuffer(text, dtype=torch.uint8)}
+            tensors["preparation"] = torch.frombuffer(text, dtype=torch.uint8)
         facts = {
             "population": plan.counts[Part.TRAIN],
-            "shape": list(model.shape),
-            "outputs": model.outputs,
+            "shape": None if model.shape is None else list(model.shape),
+            "outputs": plan.outputs,
             "width": model.width,
             "kind": self._kind,
         }
@@ -229,7 +241,9 @@ class Gatherer:
         ids = tensors_array("ids", answer)
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
             raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")
-        if own.label and own.label not in values:
+        if own.label in values and self.job.labels.kept:
+            raise RefusedError(f"client '{link.name}' sends labels, which are to be kept")
+        if own.label and own.label not in values and not self.job.labels.kept:
             raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
         return Keys(table, ids.astype(np.str_) if self._kind == "U" else ids, values)
 
@@ -257,6 +271,12 @@ class Gatherer:
             "common": torch.from_numpy((places >= 0).astype(np.uint8)),
             "parts": torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])]),
         }
+
+    async def enough(self) -> None:
+        """Wait until as many clients are there as the job wants at least."""
+        deployment = self.job.deployment
+        least = min(deployment.minimum_clients, len(self.plan.roster.clients))
+        await self.clients.enough(least, deployment.hub_deadline)
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         """Wait for clients."""

@@ -14,10 +14,11 @@ from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.splits import Part
 from tdcd.deployment.background import event_loop
-from tdcd.deployment.client import ClientProcess, Party
+from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import Hub, HubParty
 from tdcd.deployment.identity import Identity
+from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peer, Peers, Told
 from tdcd.deployment.server import Server
 from tdcd.deployment.shared import SharedJob
@@ -146,7 +147,8 @@ class Dial:
 
 def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
     """Run the loop over rounds for one hub."""
-    loop = Loop(party, job.training, {hub.silo: hub.model.network}, observer, lambda: {hub.silo: hub.first_block()})
+    networks = {hub.silo: hub.model.network} if hub.model.network else {}
+    loop = Loop(party, job.training, networks, observer, lambda: {hub.silo: hub.first_block()})
     with ExitStack() as stack:
         loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
         loop.inputs = _inputs(hub, loop.state.blocks)
@@ -164,7 +166,7 @@ def _finished(job: Job, directory: Path) -> bool:
 
 
 def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
-    told = repr(hub.model.network.module)
+    told = repr(hub.model.network.module if hub.model.network else None)
     return {
         "common IDs": hub.plan.fingerprint,
         "networks": hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
@@ -190,7 +192,7 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
                 hub.silo,
                 hub.plan.roster,
                 hub.model.network,
-                row_shape=hub.model.shape,
+                row_shape=hub.model.shape or (),
                 network_told=job.model_of(hub.silo).told(),
                 compute="at its clients' sites",
                 preparation=hub.preparation,

@@ -1,4 +1,4 @@
-"""What a hub knows of its silo's data: who holds which sample, and the labels. No features ever come here."""
+"""What a hub knows of its silo's data: who holds which sample, and labels that are shared. No features come here."""
 
 import hashlib
 import json
@@ -13,16 +13,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from tdcd.core.objective import CrossEntropy
 from tdcd.core.topology import Roster
 from tdcd.data.alignment import Alignment, Keys, owners
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.labels import coded
 from tdcd.data.splits import Part
-from tdcd.errors import DataError
+from tdcd.errors import DataError, JobError
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
-from tdcd.experiments.tables import labels_of_ids, parts_of_ids
+from tdcd.experiments.tables import labels_of_ids, parts_of_ids, silo_features
 from tdcd.files import write_atomically
 
 Holding = Mapping[Part, Array]
@@ -40,26 +41,44 @@ class SiloPlan:
     holdings: Mapping[str, Holding]
     """By client."""
     labels: Mapping[Part, Tensor]
+    """None where they are kept: then they stay with the clients of one silo."""
+    outputs: int
+    """How wide an embedding the labels call for."""
     classes: tuple[str, ...]
     parts: Array
     """The part of every common ID, in their order."""
     fingerprint: str
     """A digest of the common IDs, and of what was handed over with them."""
+    bare: bool = False
+    """Whether the silo has labels only, and no features."""
     idle: tuple[str, ...] = ()
     """Clients without any sample."""
+
+    def training(self, client: str) -> Array:
+        """Return the training samples that a client holds."""
+        return self.holdings[client][Part.TRAIN]
 
     def save(self, file: Path, facts: Mapping[str, Any]) -> None:
         """Keep it, and facts with it: a hub that is started again need not wait for all of its clients."""
         owner = np.full(len(self.parts), -1)
-        some = next(iter(self.labels.values()))
-        labels = some.new_empty(len(self.parts), *some.shape[1:])
-        for part, values in self.labels.items():
+        for part in self.counts:
             places = np.flatnonzero(self.parts == part)
-            labels[torch.from_numpy(places)] = values
             for number, held in enumerate(self.holdings.values()):
                 owner[places[held[part]]] = number
-        told = {"clients": [*self.holdings], "classes": self.classes, "ids": self.fingerprint, "facts": dict(facts)}
-        tensors = {"owner": torch.from_numpy(owner), "parts": torch.from_numpy(self.parts), "labels": labels}
+        tensors = {"owner": torch.from_numpy(owner), "parts": torch.from_numpy(self.parts)}
+        if self.labels:
+            some = next(iter(self.labels.values()))
+            tensors["labels"] = some.new_empty(len(self.parts), *some.shape[1:])
+            for part, values in self.labels.items():
+                tensors["labels"][torch.from_numpy(np.flatnonzero(self.parts == part))] = values
+        told = {
+            "clients": [*self.holdings],
+            "outputs": self.outputs,
+            "classes": self.classes,
+            "bare": self.bare,
+            "ids": self.fingerprint,
+            "facts": dict(facts),
+        }
         write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(told)}))
 
     @classmethod
@@ -72,9 +91,18 @@ class SiloPlan:
         try:
             with safetensors.safe_open(file, "pt") as stored:
                 told = json.loads(stored.metadata()["tdcd"])
-                owner, parts, labels = (stored.get_tensor(name).numpy() for name in ("owner", "parts", "labels"))
-            names, classes = [str(name) for name in told["clients"]], tuple(str(name) for name in told["classes"])
-            return _plan(owner, names, parts, labels, classes, str(told["ids"])), dict(told["facts"])
+                held = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118
+            found = _plan(
+                held["owner"],
+                [str(name) for name in told["clients"]],
+                held["parts"],
+                held.get("labels"),
+                int(told["outputs"]),
+                tuple(str(name) for name in told["classes"]),
+                str(told["ids"]),
+                bare=bool(told["bare"]),
+            )
+            return found, dict(told["facts"])
         except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{file}: damaged ({error}); remove it, and it is made anew when all clients are there"
@@ -84,13 +112,25 @@ class SiloPlan:
 def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients told."""
     parts = parts_of_ids(job, alignment, where)
-    texts = labels_of_ids(job, silo, alignment, keys)
-    labels, classes = coded(texts, job.training.loss, job.labels.positive)
-    names = [key.table.client for key in keys]
-    return _plan(owners(alignment, keys), names, parts, labels, classes, alignment.fingerprint)
+    names, objective = [key.table.client for key in keys], job.training.objective
+    labels, outputs = None, 1
+    classes: tuple[str, ...] = tuple(job.labels.classes or ())
+    if not job.labels.kept:
+        texts = labels_of_ids(job, silo, alignment, keys)
+        labels, classes = coded(texts, job.training.loss, job.labels.positive, job.labels.classes)
+        outputs = objective.width(torch.from_numpy(labels))
+    elif isinstance(objective, CrossEntropy):
+        if not classes:
+            raise JobError(
+                'labels.classes: where labels are kept nobody can find out which there are; name all: ["low", "high"]'
+            )
+        outputs = len(classes)
+    bare = not silo_features(job, silo, [key.table for key in keys])
+    fingerprint = alignment.fingerprint
+    return _plan(owners(alignment, keys), names, parts, labels, outputs, classes, fingerprint, bare=bare)
 
 
-def plan_from_set(silo: str, data: JobData) -> SiloPlan:
+def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:
     """Find out who holds what of a data set that every site has; held-out samples are dealt in turn."""
     federation = data.federation
     roster = federation.rosters[silo]
@@ -103,18 +143,29 @@ def plan_from_set(silo: str, data: JobData) -> SiloPlan:
     digest = hashlib.blake2b(digest_size=16)
     for part in sorted(data.ids):
         digest.update(repr(data.ids[part].tolist()).encode())
+    every = torch.cat(labels)
     return _plan(
         np.concatenate(owner),
         names,
         np.concatenate(parts),
-        torch.cat(labels).numpy(),
+        None if job.labels.kept else every.numpy(),
+        job.training.objective.width(every),
         federation.classes,
         digest.hexdigest(),
+        bare=silo not in federation.samples.features,
     )
 
 
 def _plan(
-    owner: Array, names: list[str], parts: Array, labels: Array, classes: tuple[str, ...], fingerprint: str
+    owner: Array,
+    names: list[str],
+    parts: Array,
+    labels: Array | None,
+    outputs: int,
+    classes: tuple[str, ...],
+    fingerprint: str,
+    *,
+    bare: bool,
 ) -> SiloPlan:
     """Sort samples by part: a sample's number is its place among those of its part."""
     present = [part for part in Part if (parts == part).any()]
@@ -126,9 +177,11 @@ def _plan(
         counts={part: int((parts == part).sum()) for part in present},
         roster=roster_of(owner[parts == Part.TRAIN], names),
         holdings=holdings,
-        labels={part: torch.from_numpy(labels[parts == part]) for part in present},
+        labels={} if labels is None else {part: torch.from_numpy(labels[parts == part]) for part in present},
+        outputs=outputs,
         classes=classes,
         parts=parts.astype(np.int8),
         fingerprint=fingerprint,
+        bare=bare,
         idle=tuple(n for n, held in holdings.items() if not any(len(numbers) for numbers in held.values())),
     )

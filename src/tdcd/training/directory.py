@@ -60,7 +60,6 @@ class Kept:
 
     round: int
     blocks: Mapping[str, Block]
-    loss: float
 
 
 class RunDirectory:
@@ -189,7 +188,7 @@ class RunDirectory:
 
     def save_best(self, best: Kept) -> None:
         """Write the weights with the lowest validation loss so far."""
-        path, state = self.path / BEST, {"round": best.round, "loss": best.loss, "silos": list(best.blocks)}
+        path, state = self.path / BEST, {"round": best.round, "silos": list(best.blocks)}
         if self.together and path.exists():
             path.replace(path.with_stem(f"{path.stem}-{_best_state(path)['round']}"))
         write_atomically(path, _packed(_flat(best.blocks), {"tdcd": json.dumps(state)}))
@@ -206,7 +205,7 @@ class RunDirectory:
             return None
         path = bests[max(bests)]
         state, (tensors, _) = _best_state(path), _unpacked(path)
-        return Kept(max(bests), _nested(tensors, state["silos"]), state["loss"])
+        return Kept(max(bests), _nested(tensors, state["silos"]))
 
     def _bests(self) -> dict[int, Path]:
         """Return the best weights' files by their rounds: the last, and at a hub, those of before."""
@@ -266,7 +265,7 @@ class RunDirectory:
 def _best_state(file: Path) -> dict[str, Any]:
     try:
         state = json.loads(_metadata(file)["tdcd"])
-        return {"round": int(state["round"]), "loss": float(state["loss"]), "silos": list(state["silos"])}
+        return {"round": int(state["round"]), "silos": list(state["silos"])}
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{file}: not written by tdcd ({error})") from error
 

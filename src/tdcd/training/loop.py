@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
-from typing import Any, Protocol
+from math import inf, isfinite
+from typing import Any, Literal, Protocol
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks, Network
@@ -17,6 +17,13 @@ from tdcd.training.setup import check_finite, fitted
 
 GROWTH = 1e6
 """A training loss that many times the first, and 1, is as good as infinite."""
+
+
+Measures = Mapping[Part, Mapping[str, float]]
+"""Loss and metrics on every part of the samples; none where there are none, or where they are not told."""
+
+Verdict = Literal["better", "worse", "diverged"]
+"""What an evaluation shows: the lowest validation loss so far, or not, or that there is nothing left to train."""
 
 
 class Party(Protocol):
@@ -43,8 +50,11 @@ class Party(Protocol):
             RewoundError: all go back to an earlier round.
         """
 
-    def measured(self, blocks: Blocks) -> Mapping[Part, Mapping[str, float]]:
-        """Return loss and metrics of the whole model on every part of the samples; none where there are none."""
+    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+        """Measure the whole model where the labels are; return the measures, if they are told here, and the verdict.
+
+        ``judge`` makes a verdict of measures.
+        """
 
 
 class RewoundError(Exception):
@@ -184,8 +194,8 @@ class Loop:
         patience = self.settings.patience
         if patience is None or not self.history:
             return False
-        losses = [line.validation["loss"] for line in self.history]
-        return len(losses) - 1 - losses.index(min(losses)) >= patience
+        better = [number for number, line in enumerate(self.history) if line.better]
+        return len(self.history) - 1 - max(better, default=0) >= patience
 
     def _due(self, number: int) -> bool:
         """Tell whether a round is one to evaluate after."""
@@ -212,7 +222,7 @@ class Loop:
         done = self.state.done
         if not self._due(done) or (self.history and self.history[-1].round == done):
             return False
-        measures = self.party.measured(self.state.blocks)
+        measures, verdict = self.party.measured(self.state.blocks, self._judged)
         train, validation, test = (measures[part] for part in Part)
         found = Evaluation(
             round=done,
@@ -222,22 +232,36 @@ class Loop:
             train=train,
             validation=validation,
             test=test,
+            better=verdict == "better",
         )
-        for name, of_part in (("training", train), ("validation", validation), ("test", test)):
-            if not isfinite(of_part.get("loss", 0.0)):
-                raise self._diverged(f"the {name} loss is {of_part['loss']}", done)
-        first, loss = (self.history or [found])[0].train["loss"], found.train["loss"]
-        if loss > GROWTH * max(first, 1.0):
-            raise self._diverged(f"the training loss grew from {first:.4g} to {loss:.4g}", done)
+        if verdict == "diverged":
+            raise self._diverged(self._trouble(measures) or "the hub where the labels are says so", done)
         self.history.append(found)
         if self.directory:
             self.directory.record(found)
-        if self.settings.keep == "best" and (not self.best or found.validation["loss"] < self.best.loss):
-            self.best = Kept(done, self.state.blocks, found.validation["loss"])
+        kept = self.best and self.best.round == done  # this round is evaluated again, after all hubs went back to it
+        if self.settings.keep == "best" and found.better and not kept:
+            self.best = Kept(done, self.state.blocks)
             if self.directory:
                 self.directory.save_best(self.best)
         self.observer.evaluated(found)
         return True
+
+    def _judged(self, measures: Measures) -> Verdict:
+        """Judge an evaluation against those before it."""
+        if self._trouble(measures):
+            return "diverged"
+        before = [line.validation["loss"] for line in self.history if line.validation]
+        return "better" if measures[Part.VALIDATION].get("loss", inf) < min(before, default=inf) else "worse"
+
+    def _trouble(self, measures: Measures) -> str:
+        """Tell if losses are no longer finite, or as good as that."""
+        for part, found in measures.items():
+            if not isfinite(found.get("loss", 0.0)):
+                return f"the {'training' if part == Part.TRAIN else part.word} loss is {found['loss']}"
+        loss = measures[Part.TRAIN].get("loss", 0.0)
+        first = self.history[0].train.get("loss", loss) if self.history else loss
+        return f"the training loss grew from {first:.4g} to {loss:.4g}" if loss > GROWTH * max(first, 1.0) else ""
 
     def _seconds(self) -> float:
         return self._before + time.perf_counter() - self._started

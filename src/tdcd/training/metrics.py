@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels."""
     scores, labels = scores.cpu(), labels.cpu()
-    found = {"loss": float(objective.losses(scores.double(), _double(labels)).mean())}
+    found = {"loss": float(objective.losses(scores.double(), as_double(labels)).mean())}
     y = labels.numpy()
     predicted = objective.predictions(scores).numpy()
     if isinstance(objective, CrossEntropy):
@@ -79,5 +79,6 @@ def _regression(y: Array, predicted: Array) -> dict[str, float]:
     return found
 
 
-def _double(labels: Tensor) -> Tensor:
+def as_double(labels: Tensor) -> Tensor:
+    """Return labels in double precision; class numbers stay what they are."""
     return labels.double() if labels.is_floating_point() else labels

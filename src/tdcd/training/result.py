@@ -33,11 +33,13 @@ class Evaluation:
     traffic: Traffic
     """Bytes that the rounds so far have sent."""
     train: Mapping[str, float]
-    """Loss and metrics on all training rows."""
+    """Loss and metrics on all training rows; empty at a hub that is not told."""
     validation: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics on all validation rows; empty without a validation set."""
     test: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics on all test rows; empty without a test set."""
+    better: bool = False
+    """Whether the validation loss is lower than ever before."""
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> "Evaluation":
@@ -50,6 +52,7 @@ class Evaluation:
             train={str(name): float(value) for name, value in line["train"].items()},
             validation={str(name): float(value) for name, value in line["validation"].items()},
             test={str(name): float(value) for name, value in line["test"].items()},
+            better=bool(line["better"]),
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tdcd.engines import Engine, LocalEngine, OracleEngine
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.training.directory import RunDirectory
 from tdcd.training.labels import Labels
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.loop import Loop, Measures, Observer, Verdict
 from tdcd.training.metrics import measure
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings
@@ -133,10 +133,11 @@ class Simulation:
     def concluded(self, number: int) -> None:
         """Nobody else is to be waited for."""
 
-    def measured(self, blocks: Blocks) -> dict[Part, dict[str, float]]:
+    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         """See Party."""
         parts = (self.setup.train, self.setup.validation, self.setup.test)
-        return {part: self._measured(blocks, parts[part]) for part in Part}
+        found = {part: self._measured(blocks, parts[part]) for part in Part}
+        return found, judge(found)
 
     def _measured(self, blocks: Blocks, samples: Samples | None) -> dict[str, float]:
         """Measure the whole model on all samples of a part."""

@@ -1,0 +1,276 @@
+"""One try at a round, as a hub does its part of it: Algorithm 1, with labels at every client or kept in one silo.
+
+Whenever clients are lost, here or in another silo, all hubs hear of it before the round is over, and begin again on a
+smaller mini-batch.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.core.average import Mean
+from tdcd.core.ledger import Traffic
+from tdcd.core.network import Block
+from tdcd.core.round import sum_of_others, summed
+from tdcd.core.topology import deal
+from tdcd.data.arrays import Array
+from tdcd.deployment.clients import Question, check_tensor, like
+from tdcd.deployment.gathering import Gatherer
+from tdcd.deployment.messages import Message, RefusedError, Stamp
+
+
+class LostError(Exception):
+    """Samples whose clients did not do their part, in whatever silo."""
+
+    def __init__(self, samples: Array) -> None:
+        super().__init__(f"{len(samples)} samples are lost")
+        self.samples = samples
+
+
+class Attempt:
+    """A round on a mini-batch ζ from which ``lost`` samples have left already."""
+
+    def __init__(
+        self, hub: Gatherer, block: Block, zeta: Tensor, lost: Array, stamp: Stamp, away: Callable[[], Tensor]
+    ) -> None:
+        """Plan it. ``away`` tells the samples of the next mini-batch whose clients are away at the end of this one."""
+        self._clients, self._peers, self._plan, self._model = hub.clients, hub.peers, hub.plan, hub.model
+        self._silo, self._labels, self._settings = hub.silo, hub.job.labels, hub.job.training
+        self._block, self._zeta, self._lost, self._stamp, self._away = block, zeta, lost, stamp, away
+        shards = deal(zeta, hub.plan.roster)
+        self._rows = {hub.plan.roster.clients[client]: shards.order[place] for client, place in shards}
+        self._light = self._model.width * self._settings.dtype.itemsize
+        self._bare = hub.bare
+        self._gone: set[str] = set()
+        """Clients that were lost on the way."""
+        self.traffic = Traffic()
+
+    async def run(self) -> tuple[Block, Array]:
+        """Return the new block, and the samples of the next mini-batch that are away.
+
+        Raises:
+            LostError: it must be begun again without some samples.
+        """
+        if not self._labels.kept or not self._peers.peers:
+            mean = await self._with_labels()
+        elif self._labels.silo == self._silo:
+            mean = await self._answering()
+        else:
+            mean = await self._asking()
+        away = self._away()
+        told = await self._peers.exchange(self._said("done", {"away": away}))
+        self._agree(told)
+        return mean.result(), united("away", away, told)
+
+    # Labels at every client
+
+    async def _with_labels(self) -> Mean:
+        phi = self._scores() if self._plan.bare else await self._embed()
+        for silo in self._peers.peers:
+            heard = not self._plan.bare and silo not in self._bare
+            await self._peers.send(silo, self._said("embeddings", {"phi": phi} if heard else {}))
+            self.traffic += Traffic(hub_to_hub=phi.nbytes if heard else 0)
+        told = {silo: await self._peers.receive(silo, "embeddings", self._stamp) for silo in self._peers.peers}
+        self._agree(told)
+        if self._plan.bare:
+            return self._unchanged()
+        others = self._phis({silo: message for silo, message in told.items() if silo not in self._bare}, phi)
+        return await self._descend("descend", {"others": sum_of_others({self._silo: phi, **others}, self._silo)})
+
+    # Labels kept in one silo: this one asks
+
+    async def _asking(self) -> Mean:
+        steps = self._settings.local_steps if self._labels.sharing == "exact" else 1
+        answers = await self._asked(0, await self._embed())
+        for step in range(1, steps):
+            phi = await self._embedded("step", {name: {"answers": answers[own]} for name, own in self._rows.items()})
+            answers = await self._asked(step, phi)
+        return await self._descend("step" if self._labels.sharing == "exact" else "descend", {"answers": answers})
+
+    async def _asked(self, step: int, phi: Tensor) -> Tensor:
+        """Tell the hub with the labels the newest embeddings (B, E); return ∂ℓ/∂z (B, E)."""
+        keeper = self._labels.silo or ""
+        await self._peers.send(keeper, self._said(f"embeddings {step}", {"phi": phi}))
+        self.traffic += Traffic(hub_to_hub=phi.nbytes)
+        told = await self._peers.receive(keeper, f"answers {step}", self._stamp)
+        self._agree({keeper: told})
+        check_tensor({"answers": phi}, "answers", told.tensors.get("answers"))
+        return told.tensors["answers"]
+
+    # Labels kept in one silo: this one answers
+
+    async def _answering(self) -> Mean:
+        mean = self._unchanged()
+        phi = None if self._plan.bare else await self._embed()
+        first: dict[str, Tensor] = {} if phi is None else {self._silo: phi}
+        for step in range(self._settings.local_steps if self._labels.sharing == "exact" else 1):
+            told = {
+                silo: await self._peers.receive(silo, f"embeddings {step}", self._stamp) for silo in self._peers.peers
+            }
+            await self._agree_and_tell(step, told)
+            now = self._phis(told, self._scores())
+            if step == 0:
+                first |= now
+                answers = dict.fromkeys(now, (await self._answered({"all": summed(now)}, "others"))["all"])
+            else:
+                z = {silo: sum_of_others(first, silo) + own for silo, own in now.items()}
+                answers = await self._answered(z)
+            await self._agree_and_tell(step, told)
+            for silo, own in answers.items():
+                await self._peers.send(silo, self._said(f"answers {step}", {"answers": own}))
+                self.traffic += Traffic(hub_to_hub=own.nbytes)
+            if step == 0 and phi is not None:
+                mean = await self._descend("descend", {})
+        return mean
+
+    async def _answered(self, scores: Mapping[str, Tensor], word: str = "") -> dict[str, Tensor]:
+        """Ask the clients for ∂ℓ/∂z at the scores (B, E) of each asker. A single one may go by another word."""
+        found = {who: self._scores() for who in scores}
+        questions = {}
+        for name, own in self._rows.items():
+            tensors = {word or who: z[own] for who, z in scores.items()}
+            if self._plan.bare:
+                tensors |= self._without(name)
+            expected = {who: z[own] for who, z in found.items()}
+            message = Message("answer", {}, tensors, self._stamp)
+            questions[name] = Question(message, nbytes(expected) + 8 * len(expected), like(expected))
+        answers, missing = await self._clients.ask(questions)
+        self._gone |= missing
+        for name, answer in answers.items():
+            for who, tensor in found.items():
+                tensor[self._rows[name]] = answer.tensors[who]
+        told = self._light * len(scores)
+        self.traffic += Traffic(
+            hub_to_client=told * len(self._zeta), client_to_hub=told * sum(len(self._rows[name]) for name in answers)
+        )
+        return found
+
+    async def _agree_and_tell(self, step: int, told: Mapping[str, Message]) -> None:
+        """Tell the hubs that wait for answers, if samples are lost, that there will be none."""
+        try:
+            self._agree(told)
+        except LostError as error:
+            lost = Message(f"answers {step}", {}, {"lost": torch.from_numpy(error.samples)}, self._stamp)
+            for silo in self._peers.peers:
+                await self._peers.send(silo, lost)
+            raise
+
+    # What clients do
+
+    async def _embed(self) -> Tensor:
+        """Let the clients embed their rows (lines 8 to 15): (B, E)."""
+        weights = packed(self._block)
+        return await self._embedded("embed", {name: weights | self._without(name) for name in self._rows})
+
+    async def _embedded(self, kind: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """Ask clients for embeddings of their rows; those of lost clients are zeros."""
+        phi = self._scores()
+        questions = {
+            name: Question(
+                Message(kind, {}, tensors[name], self._stamp), len(own) * self._light, like({"phi": phi[own]})
+            )
+            for name, own in self._rows.items()
+        }
+        answers, missing = await self._clients.ask(questions)
+        self._gone |= missing
+        for name, answer in answers.items():
+            phi[self._rows[name]] = answer.tensors["phi"]
+            self.traffic += Traffic(
+                hub_to_client=sum(t.nbytes for word, t in tensors[name].items() if word != "without"),
+                client_to_hub=self._light * len(self._rows[name]),
+            )
+        return phi
+
+    async def _descend(self, kind: str, told: Mapping[str, Tensor]) -> Mean:
+        """Let the clients take their steps, with their rows of what they are told, and average (lines 19 to 31)."""
+        block, heavy = self._block, nbytes(self._block)
+        uniform = self._settings.averaging == "uniform"
+        mean = Mean(block)
+        counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
+        questions = {}
+        for name, own in self._rows.items():
+            message = Message(kind, {}, {word: tensor[own] for word, tensor in told.items()}, self._stamp)
+            questions[name] = Question(message, heavy + 8 * len(block), like(block))
+
+        def add(name: str, part: str, tensor: Tensor) -> None:
+            check_tensor(block, part, tensor)
+            mean.add_tensor(part, tensor, counts[name])
+
+        answered, missing = await self._clients.ask(questions, add)
+        self._gone |= missing
+        mean.count(sum(counts[name] for name in answered))
+        idle = len(self._plan.roster.clients) - len(answered)
+        if (uniform and idle) or not self._rows:
+            mean.add(block, float(max(idle, 1)))
+        sent = self._light * len(told) * sum(len(own) for own in self._rows.values())
+        self.traffic += Traffic(hub_to_client=sent, client_to_hub=heavy * len(answered))
+        return mean
+
+    def _unchanged(self) -> Mean:
+        """Return what a silo without features trains: nothing."""
+        mean = Mean(self._block)
+        mean.add(self._block, 1.0)
+        return mean
+
+    # What hubs say to each other
+
+    def _said(self, kind: str, tensors: Mapping[str, Tensor]) -> Message:
+        """Return a message that also tells which samples were lost here."""
+        return Message(kind, {}, {**tensors, "lost": self._lost_here()}, self._stamp)
+
+    def _lost_here(self) -> Tensor:
+        held = [self._zeta[self._rows[name]] for name in sorted(self._gone & set(self._rows))]
+        return torch.cat([torch.empty(0, dtype=torch.int64), *held])
+
+    def _agree(self, told: Mapping[str, Message]) -> None:
+        """Check that nobody has lost anything.
+
+        Raises:
+            LostError: somebody has.
+        """
+        found = united("lost", self._lost_here(), told)
+        if not np.isin(found, self._zeta.numpy()).all():
+            who = ", ".join(sorted(told))
+            raise RefusedError(f"a hub has lost samples that are not in the mini-batch: one of {who}")
+        if len(found):
+            raise LostError(found)
+
+    def _phis(self, told: Mapping[str, Message], wanted: Tensor) -> dict[str, Tensor]:
+        """Return the embeddings that other hubs tell, all of the right shape."""
+        for message in told.values():
+            check_tensor({"phi": wanted}, "phi", message.tensors.get("phi"))
+        return {silo: message.tensors["phi"] for silo, message in told.items()}
+
+    def _scores(self) -> Tensor:
+        return torch.zeros(len(self._zeta), self._model.width, dtype=self._settings.dtype)
+
+    def _without(self, name: str) -> dict[str, Tensor]:
+        """Tell a client which of its rows have left the mini-batch."""
+        held = np.intersect1d(self._plan.training(name), self._lost, assume_unique=True)
+        return {"without": torch.from_numpy(held)} if len(held) else {}
+
+
+def packed(block: Block) -> dict[str, Tensor]:
+    """Return a block as it travels."""
+    return {f"w {name}": tensor for name, tensor in block.items()}
+
+
+def nbytes(block: Mapping[str, Tensor]) -> int:
+    """Return the bytes of tensors."""
+    return sum(tensor.nbytes for tensor in block.values())
+
+
+def united(name: str, own: Tensor, told: Mapping[str, Any]) -> Array:
+    """Return the samples that this hub or another tells of, each once."""
+    found = [own]
+    for silo, message in told.items():
+        numbers = message.tensors.get(name)
+        if numbers is None or numbers.dtype != torch.int64 or numbers.ndim != 1:
+            raise RefusedError(
+                f"the hub of silo '{silo}' sends '{message.kind}' without '{name}', or with a strange one"
+            )
+        found.append(numbers)
+    return np.unique(torch.cat(found).numpy())

@@ -1,0 +1,65 @@
+"""A client whose labels never leave it: it answers for them, and adds up how good the model is on its rows."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tdcd.core.labels import PrivateLabels
+from tdcd.data.splits import Part
+from tdcd.deployment.messages import Message, RefusedError
+from tdcd.training.labels import Labels
+from tdcd.training.settings import Settings
+from tdcd.training.tally import Tally, tally
+
+
+def _secret() -> torch.Generator:
+    """Return a source of noise that nobody else can draw from: who knew its seed could take the noise away."""
+    return torch.Generator().manual_seed(secrets.randbits(63))
+
+
+@dataclass
+class Keeper:
+    """The labels of one client."""
+
+    job: Labels
+    settings: Settings
+    width: int
+    labels: Mapping[Part, Tensor]
+    """As the loss wants them."""
+    _noise: torch.Generator = field(default_factory=_secret)
+
+    def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
+        """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), for each of several askers."""
+        private = PrivateLabels(
+            self.job.silo or "",
+            self.job.sharing or "exact",
+            self.labels[Part.TRAIN],
+            self.settings.objective,
+            self.job.defence,
+        )
+        found = {}
+        for who, z in scores.items():
+            if z.shape != (len(rows), self.width) or z.dtype != self.settings.dtype:
+                raise RefusedError(f"the hub sends scores of another shape or type: {tuple(z.shape)}")
+            noise = None
+            if self.job.noise:
+                noise = torch.randn(z.shape, generator=self._noise, dtype=torch.float64).to(z)
+            found[who] = private.answers(rows, z, noise)
+        return Message("answers", {}, found)
+
+    def judged(self, question: Message) -> Message:
+        """Add up how good the model is on this client's rows, for every part that the hub sends scores of."""
+        found: dict[str, Tally] = {}
+        for part, labels in self.labels.items():
+            if f"{part.word} z" not in question.tensors:
+                continue
+            z, ranked = question.tensors[f"{part.word} z"], question.tensors[f"{part.word} ranks"]
+            there = question.tensors[f"{part.word} there"].bool()
+            if not len(z) == len(ranked) == int(there.sum()) or len(there) != len(labels):
+                raise RefusedError(f"the hub sends scores of {len(z)} {part.word} rows of {len(labels)}")
+            if len(z):
+                found[part.word] = tally(self.settings.objective, z, labels[there], ranked)
+        return Message("tallies", dict(found))

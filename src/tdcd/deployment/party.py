@@ -1,0 +1,399 @@
+"""What a client does when its hub asks. Its rows never leave it, nor do its labels where they are kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import Tensor
+
+from tdcd.compute import Workers, choose, cores, make, one_torch_thread
+from tdcd.compute.whole import embed_whole
+from tdcd.core.labels import Asked, Given
+from tdcd.core.network import Block, Network, named_tensors
+from tdcd.core.objective import Loss
+from tdcd.core.round import Round
+from tdcd.core.streams import borrowed_stream
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Roster
+from tdcd.data.alignment import Alignment, Keys, read_keys
+from tdcd.data.arrays import Array
+from tdcd.data.labels import coded_alone
+from tdcd.data.preparation import Facts, Preparation
+from tdcd.data.splits import Part
+from tdcd.data.tables import Table
+from tdcd.data.tabular import encoded, surveyed
+from tdcd.deployment.identity import Identity
+from tdcd.deployment.keeper import Keeper
+from tdcd.deployment.messages import Message, RefusedError, array_tensors
+from tdcd.deployment.site import ClientSite
+from tdcd.deployment.suspended import Done, Suspended
+from tdcd.engines.local import LocalClients
+from tdcd.errors import DataError
+from tdcd.experiments.data import JobData, load_data
+from tdcd.experiments.job import Job, TableData
+from tdcd.experiments.tables import silo_features
+from tdcd.training.setup import build_network, device_of
+
+Walk = Suspended[Tensor, Tensor, Block]
+"""Local steps that ask for ∂ℓ/∂z at each: embeddings (n, E) are asked about, weights are what comes of it."""
+
+
+def _nobody_answers(embeddings: Tensor) -> Tensor:
+    """Before the first round: a trial of the network wants some gradient."""
+    return torch.ones_like(embeddings)
+
+
+class ToldSurvey(BaseModel):
+    """What a client tells of its columns. See Survey."""
+
+    facts: dict[str, Facts]
+    empty: dict[str, int]
+    problems: dict[str, str]
+
+
+@dataclass
+class Party:
+    """What a client can do, once its hub has told it enough."""
+
+    job: Job
+    identity: Identity
+    site: ClientSite
+    told: Callable[[str], None]
+    _keys: Keys | None = None
+    _rows: dict[Part, Tensor] = field(default_factory=dict)
+    _numbers: dict[Part, Array] = field(default_factory=dict)
+    """The numbers of its samples, ascending."""
+    _alignment: Alignment | None = None
+    _parts: Array | None = None
+    _network: Network | None = None
+    _clients: LocalClients | None = None
+    _keeper: Keeper | None = None
+    """Its labels, where they are kept."""
+    _given: Given | None = None
+    """What it was told instead of labels, where that serves all steps of a round."""
+    _width: int = 0
+    _population: int = 0
+    _open: int = 0
+    """The round whose embeddings were given."""
+    _mine: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """Its rows of that round's mini-batch."""
+    _phi: Tensor | None = None
+    """Their embeddings."""
+    _others: Tensor | None = None
+    """The summed embeddings of the other silos, where it has heard them."""
+    _ask: Callable[[Tensor], Tensor] = _nobody_answers
+    _walk: Walk | None = None
+    """Its local steps, where they have to ask, and are waiting for an answer."""
+
+    def answer(self, question: Message) -> Message:
+        """Do what the hub asks.
+
+        Raises:
+            RefusedError: it asks something strange.
+            TdcdError: it cannot be done.
+        """
+        ways = {
+            "keys": self._tell_keys,
+            "survey": self._survey,
+            "begin": self._begin,
+            "embed": self._embed,
+            "answer": self._answer,
+            "step": self._step,
+            "descend": self._descend,
+            "score": self._score,
+            "judge": self._judge,
+        }
+        way = ways.get(question.kind)
+        if way is None:
+            raise RefusedError(f"the hub asks something that this version does not know: '{question.kind[:40]}'")
+        try:
+            return way(question)
+        except (KeyError, ValueError, TypeError, IndexError, AssertionError) as error:
+            raise RefusedError(f"'{question.kind}' cannot be answered: {type(error).__name__}: {error}") from error
+
+    def check(self) -> None:
+        """See that the site's table is there, and has the columns that it must have, before the hub is dialled.
+
+        Raises:
+            DataError: it is not, or has not.
+        """
+        if isinstance(self.job.data, TableData):
+            table = self._table
+            for column, key in ((table.settings.id, "id"), (table.settings.label, "label")):
+                if column:
+                    table.need(column, key)
+
+    @property
+    def _table(self) -> Table:
+        if not self.site.data:
+            raise DataError(f'{self.identity}: its site file names no table: data = "north.csv"')
+        silo, client = self.identity.silo, self.identity.client or ""
+        return Table(silo, client, Path(self.site.data), self.job.silos[silo])
+
+    def _tell_keys(self, _: Message) -> Message:
+        """Tell the IDs of all rows, and labels and parts where there are some."""
+        table = self._table
+        self.told(f"reading the IDs of {table.path}")
+        assert isinstance(self.job.data, TableData)  # noqa: S101
+        label, split = table.settings.label, self.job.data.split_column
+        wanted = [table.need(label, "label")] if label else []
+        wanted += [split] if split and split in table.header else []
+        self._keys = read_keys(table, wanted)
+        tensors = array_tensors("ids", self._keys.ids)
+        told = [column for column in wanted if not (self.job.labels.kept and column == label)]
+        for column in told:
+            tensors |= array_tensors(f"fact {column}", self._keys.facts[column])
+        facts = {"csv": table.is_csv, "columns": list(table.header), "file": table.path.name, "facts": told}
+        return Message("keys", facts, tensors)
+
+    def _survey(self, question: Message) -> Message:
+        """Tell what the columns hold in training rows: sums and counts, no values."""
+        self._place(question)
+        assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+        columns = list(question.facts["columns"])
+        if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
+            raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
+        self.told("looking at the columns")
+        survey = surveyed(self._table, columns, self._alignment, self._parts)
+        told = ToldSurvey(facts=survey.facts, empty=survey.empty, problems=survey.problems)
+        text = bytearray(told.model_dump_json().encode())
+        return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
+
+    def _place(self, question: Message) -> None:
+        """Learn which of its rows have common IDs, and what they are for."""
+        assert self._keys is not None  # noqa: S101
+        common = question.tensors["common"].numpy().astype(bool)
+        ids = self._keys.ids[common]
+        ids = np.sort(ids.astype(np.str_) if question.facts["kind"] == "U" else ids)
+        self._alignment = Alignment(ids, {}, {})
+        self._parts = question.tensors["parts"].numpy()
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether it has labels that never leave it."""
+        return self.job.labels.kept and self.identity.silo == self.job.labels.silo
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the labels of its rows are kept elsewhere."""
+        return self.job.labels.kept and not self._keeps
+
+    def _begin(self, question: Message) -> Message:
+        """Prepare the rows and build the network."""
+        facts, settings, silo = question.facts, self.job.training, self.identity.silo
+        device = device_of(self.site.device)
+        self._numbers = {part: question.tensors[part.word].numpy() for part in Part if part.word in question.tensors}
+        self._population, self._width = int(facts["population"]), int(facts["width"])
+        self._abandon()
+        self._network = self._clients = None
+        tables = isinstance(self.job.data, TableData)
+        if tables:
+            self._place(question)
+        data = None if tables else self._read_set()
+        self._keeper = self._with_labels(data) if self._keeps else None
+        if facts["shape"] is None:
+            self.told("ready: it has labels only")
+            return Message("begun", {"rows": {part.word: len(n) for part, n in self._numbers.items()}})
+        rows = self._from_table(question) if data is None else self._from_set(data)
+        self._rows = {
+            part: (x.to(settings.dtype) if x.is_floating_point() else x).to(device) for part, x in rows.items()
+        }
+        shape = tuple(next(iter(self._rows.values())).shape[1:]) if self._rows else tuple(facts["shape"])
+        if list(shape) != list(facts["shape"]):
+            raise DataError(f"{self.identity}: its rows have the shape {shape}, the silo's {tuple(facts['shape'])}")
+        network = build_network(silo, self.job.model_of(silo), shape, int(facts["outputs"]), settings, device)
+        self._network = network
+        if len(self._rows.get(Part.TRAIN, ())):
+            loss, labels = self._loss(question)
+            task = SiloTask(
+                silo=silo,
+                network=network,
+                features=self._rows[Part.TRAIN],
+                labels=labels.to(device),
+                roster=Roster((self.identity.client or "",), torch.zeros(len(labels), dtype=torch.int64)),
+                objective=loss,
+                steps=settings.steps,
+                averaging=settings.averaging,
+                seed=settings.seed,
+                width=self._width,
+            )
+            threads = self.site.workers or cores()
+            workers = Workers(1)
+            name, why = choose(task, "loop" if isinstance(loss, Asked) else self.site.compute)
+            self._clients = LocalClients(task, make(task, name, workers, threads), workers)
+            self.told(f"ready: {len(labels):,} training rows; {why}")
+        return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
+
+    def _loss(self, question: Message) -> tuple[Loss, Tensor]:
+        """Return what the local steps descend, and the labels, or what stands for them."""
+        objective, rows = self.job.training.objective, self._rows[Part.TRAIN]
+        if self._keeper:
+            return objective, self._keeper.labels[Part.TRAIN]
+        if not self._asks:
+            return objective, question.tensors["labels"]
+        numbers = torch.arange(len(rows))
+        if self.job.labels.sharing == "stale":
+            self._given = Given(torch.ones(len(rows), self._width, dtype=self.job.training.dtype, device=rows.device))
+            return self._given, numbers
+        return Asked(lambda _, embeddings: self._ask(embeddings)), numbers
+
+    def _with_labels(self, data: JobData | None) -> Keeper:
+        """Look up the labels of its own rows; nobody else is told."""
+        settings, job = self.job.training, self.job.labels
+        if data is None:
+            assert self._keys is not None and self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+            ids = self._keys.ids
+            places = self._alignment.places(ids.astype(np.str_) if self._alignment.ids.dtype.kind == "U" else ids)
+            texts = self._keys.facts[self.job.silos[self.identity.silo].label or ""][places >= 0]
+            ordered = texts[np.argsort(places[places >= 0])]
+            try:
+                numbers = coded_alone(ordered, settings.loss, job.positive, job.classes)
+            except DataError as error:  # what the hub hears must not tell labels
+                self.told(f"{self._table}: {error}")
+                raise DataError(f"{self.identity}: its labels do not fit the job; its own log says why") from error
+            found = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
+        else:
+            whole = {Part.TRAIN: data.federation.samples, **data.held_out}
+            found = {part: whole[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
+        prepared = {
+            part: settings.objective.prepare(labels, self._width, settings.dtype) for part, labels in found.items()
+        }
+        return Keeper(job, settings, self._width, prepared)
+
+    def _from_table(self, question: Message) -> dict[Part, Tensor]:
+        assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+        text = question.tensors["preparation"].numpy().tobytes().decode()
+        preparation = Preparation.model_validate_json(text)
+        self.told("reading the rows")
+        found = encoded([self._table], preparation, self._alignment, self._parts, lambda table: None)  # noqa: ARG005
+        return {part: torch.from_numpy(numbers) for part, numbers in found.items()}
+
+    def _read_set(self) -> JobData:
+        self.told("reading the data set")
+        return load_data(self.job)
+
+    def _from_set(self, data: JobData) -> dict[Part, Tensor]:
+        whole = {Part.TRAIN: data.federation.samples, **data.held_out}
+        silo = self.identity.silo
+        return {part: whole[part].features[silo][torch.from_numpy(n)] for part, n in self._numbers.items()}
+
+    def _open_round(self, question: Message) -> Round:
+        """Find its rows of a round's mini-batch."""
+        settings, number = self.job.training, question.stamp.round
+        batch = settings.drawn(number, self._population).numpy()
+        if "without" in question.tensors:
+            batch = np.setdiff1d(batch, question.tensors["without"].numpy(), assume_unique=True)
+        mine = np.flatnonzero(np.isin(self._numbers[Part.TRAIN], batch, assume_unique=True))
+        self._abandon()
+        self._open, self._mine, self._phi, self._others = number, torch.from_numpy(mine), None, None
+        return Round(number, self._mine, settings.rate_of(number))
+
+    def _begun(self, question: Message) -> None:
+        if question.stamp.round != self._open:
+            raise RefusedError(f"round {question.stamp.round} goes on here without having begun")
+
+    def _embed(self, question: Message) -> Message:
+        """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""
+        assert self._clients is not None and self._network is not None  # noqa: S101, PT018
+        round_ = self._open_round(question)
+        with one_torch_thread():
+            self._phi = self._clients.embed(self._block(question), round_)
+        return Message("embeddings", {}, {"phi": self._phi})
+
+    def _answer(self, question: Message) -> Message:
+        """Tell ∂ℓ/∂z of its rows: first for the exchanged embeddings, later for each silo that asks."""
+        if self._keeper is None:
+            raise RefusedError("the hub asks for what labels tell, and here are none")
+        others = question.tensors.get("others")
+        if others is None:
+            self._begun(question)
+            return self._keeper.answers(self._mine, question.tensors)
+        if self._network is None:
+            self._open_round(question)
+        self._begun(question)
+        self._others = others
+        return self._keeper.answers(self._mine, {"all": others if self._phi is None else self._phi.cpu() + others})
+
+    def _descend(self, question: Message) -> Message:
+        """Take Q local steps (lines 23 to 29)."""
+        assert self._clients is not None  # noqa: S101
+        self._begun(question)
+        if self._given:
+            answers = self._told_answers(question)
+            self._given.table[self._mine] = answers
+            others = torch.zeros_like(answers)
+        else:
+            heard = self._others if self._keeper and self._others is not None else question.tensors["others"]
+            others = heard.to(self._device)
+        with one_torch_thread():
+            return Message("weights", {}, self._clients.descend(others))
+
+    def _step(self, question: Message) -> Message:
+        """Take one local step with what it is told; return the new embeddings or, after the last, the weights."""
+        assert self._clients is not None  # noqa: S101
+        self._begun(question)
+        answers = self._told_answers(question)
+        if self._walk is None:
+            self._walk = Suspended(self._walked)
+            self._walk.start()  # asks about the embeddings that the hub has: here is the answer
+        found = self._walk.answer(answers)
+        if isinstance(found, Done):
+            self._walk = None
+            return Message("weights", {}, found.result)
+        return Message("embeddings", {}, {"phi": found})
+
+    def _walked(self, ask: Callable[[Tensor], Tensor]) -> Block:
+        assert self._clients is not None  # noqa: S101
+        self._ask = ask
+        with one_torch_thread():
+            return self._clients.descend(torch.zeros(len(self._mine), self._width, dtype=self.job.training.dtype))
+
+    def _told_answers(self, question: Message) -> Tensor:
+        answers = question.tensors["answers"]
+        if answers.shape != (len(self._mine), self._width) or answers.dtype != self.job.training.dtype:
+            raise RefusedError(f"the hub sends answers of shape {tuple(answers.shape)} for {len(self._mine)} rows")
+        return answers.to(self._device)
+
+    def _abandon(self) -> None:
+        """Give up local steps that wait for an answer: their round is begun again, or over."""
+        if self._walk is not None:
+            self._walk.abandon()
+            self._walk = None
+
+    def _score(self, question: Message) -> Message:
+        """Embed all of its rows for an evaluation."""
+        assert self._network is not None  # noqa: S101
+        block = self._block(question)
+        found = {}
+        for part, rows in self._rows.items():
+            if not len(rows):
+                continue
+            with one_torch_thread(), borrowed_stream(self._device):
+                if self._clients is not None:
+                    found[part.word] = self._clients.embed_whole(block, rows)
+                else:
+                    found[part.word] = embed_whole(self.identity.silo, self._network, block, rows)
+        return Message("scores", {}, found)
+
+    def _judge(self, question: Message) -> Message:
+        """Add up how good the model is on its rows."""
+        if self._keeper is None:
+            raise RefusedError("the hub asks how good the model is, and here are no labels")
+        return self._keeper.judged(question)
+
+    @property
+    def _device(self) -> torch.device:
+        assert self._network is not None  # noqa: S101
+        return self._network.device
+
+    def _block(self, question: Message) -> Block:
+        assert self._network is not None  # noqa: S101
+        block = {}
+        for name, tensor in named_tensors(self._network.module):
+            block[name] = question.tensors[f"w {name}"].to(self._device)
+            if block[name].shape != tensor.shape or block[name].dtype != tensor.dtype:
+                raise RefusedError(f"the hub's weights '{name}' do not fit the network here")
+        return block
