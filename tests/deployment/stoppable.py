@@ -56,9 +56,9 @@ def patch() -> None:
             await astop_at(f"ask {kind}")
         return await ask(clients, questions, *more)
 
-    async def stopping_exchange(peers: Peers, message: Message) -> Any:
+    async def stopping_exchange(peers: Peers, message: Message, *more: Any) -> Any:
         await astop_at(f"exchange {message.kind}")
-        return await exchange(peers, message)
+        return await exchange(peers, message, *more)
 
     def stopping_save(directory: RunDirectory, *arguments: Any) -> None:
         stop_at("save")

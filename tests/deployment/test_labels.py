@@ -233,8 +233,8 @@ class Heard:
             self.messages.setdefault(who, []).append(message)
 
 
-def sums(folder: Path, labels: list[str], sharing: str, loss: str, **more: object) -> Job:
-    """Write tables of two silos whose labels are easy to find among bytes; both have three clients."""
+def sums(folder: Path, labels: list[str], sharing: str, loss: str, clients: int = 3, **more: object) -> Job:
+    """Write tables of two silos of so many clients, whose labels are easy to find among bytes."""
     generator = np.random.default_rng(3)
     people = len(labels)
     told = "".join(f", {key} = {json.dumps(value)}" for key, value in more.items())
@@ -247,10 +247,10 @@ def sums(folder: Path, labels: list[str], sharing: str, loss: str, **more: objec
         "[deployment]\nclient_deadline = 30\nhub_deadline = 120",
     ]
     for silo in ("bank", "insurer"):
-        owner = generator.integers(3, size=people)
+        owner = generator.integers(clients, size=people)
         lines.append(f'[silos.{silo}]\nid = "person"' + ('\nlabel = "y"' if silo == "bank" else ""))
         lines.append(f"[silos.{silo}.clients]")
-        for client in range(3):
+        for client in range(clients):
             mine = np.flatnonzero(owner == client)
             columns: dict[str, Any] = {"person": mine, f"{silo}_x": generator.normal(size=len(mine)).round(3)}
             if silo == "bank":
@@ -348,7 +348,7 @@ def test_nothing_but_answers_depends_on_the_labels(sharing: str, tmp_path: Path)
 @pytest.mark.parametrize("sharing", ["exact", "stale"])
 def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(sharing: str, tmp_path: Path) -> None:
     labels = numbers()
-    wanted = sums(tmp_path, labels, sharing, "squared-error")
+    wanted = sums(tmp_path, labels, sharing, "squared-error", clients=2)
     training = wanted.training.model_copy(update={"rounds": 40, "evaluate_every": 20})
     wanted = wanted.model_copy(update={"training": training})
     federation = LocalFederation.laid_out(wanted, tmp_path / "deployed")
@@ -384,7 +384,7 @@ def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(
     assert all(not line.train and not line.test for line in history["insurer"])
     assert sum((h[-1].traffic.total for h in history.values()), 0) == expected.final.traffic.total
     assert [line.better for line in history["insurer"]] == [line.better for line in history["bank"]]
-    assert len(seen) == 8
+    assert len(seen) == 6
     found_at = {who for who, count in seen.items() if count}
     assert any(who.silo == "bank" and who.client for who in found_at), seen  # this way of looking finds labels
     assert not [who for who in found_at if who.silo == "insurer" or who.client is None], seen

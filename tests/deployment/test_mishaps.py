@@ -465,7 +465,7 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
     exchange = Peers.exchange
     cut: list[Identity] = []
 
-    async def slow(peers: Peers, told: Message) -> dict[str, Message]:
+    async def slow(peers: Peers, told: Message, *more: Any) -> dict[str, Message]:
         if peers.silo == "silo-2" and told.kind == "embeddings" and told.stamp.round == 2 and not cut:
             cut.append(who)
             party = federation.parties[who]
@@ -474,7 +474,7 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
             federation.add_client(who)
             federation.parties[who] = party  # the same process, another stream
             await federation.until(lambda: "silo-1-1" in federation.hubs["silo-1"].clients.present())
-        return await exchange(peers, told)
+        return await exchange(peers, told, *more)
 
     monkeypatch.setattr(Peers, "exchange", slow)
 

@@ -12,6 +12,7 @@ import typer
 from tdcd import __version__
 from tdcd.cli import (
     align,
+    audit,
     certs,
     check,
     client,
@@ -69,6 +70,7 @@ app.command("client", epilog=client.EXAMPLES)(client.command)
 app.command("deploy", epilog=deploy.EXAMPLES)(deploy.command)
 app.command("status", epilog=status.EXAMPLES)(status.command)
 app.add_typer(data.app, name="data")
+app.add_typer(audit.app, name="audit")
 
 
 def main() -> None:

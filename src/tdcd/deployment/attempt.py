@@ -69,11 +69,11 @@ class Attempt:
 
     async def _with_labels(self) -> Mean:
         phi = self._scores() if self._plan.bare else await self._embed()
-        for silo in self._peers.peers:
-            heard = not self._plan.bare and silo not in self._bare
-            await self._peers.send(silo, self._said("embeddings", {"phi": phi} if heard else {}))
-            self.traffic += Traffic(hub_to_hub=phi.nbytes if heard else 0)
-        told = {silo: await self._peers.receive(silo, "embeddings", self._stamp) for silo in self._peers.peers}
+        silent = self._said("embeddings", {})
+        own = silent if self._plan.bare else self._said("embeddings", {"phi": phi})
+        told = await self._peers.exchange(own, dict.fromkeys(self._bare, silent))
+        heard = 0 if self._plan.bare else len(set(told) - self._bare)
+        self.traffic += Traffic(hub_to_hub=phi.nbytes * heard)
         self._agree(told)
         if self._plan.bare:
             return self._unchanged()

@@ -266,14 +266,18 @@ class Peers:
         for key in [key for key in self._inbox if key[1] < number]:
             del self._inbox[key]
 
-    async def exchange(self, message: Message) -> dict[str, Message]:
+    async def exchange(self, message: Message, instead: Mapping[str, Message] | None = None) -> dict[str, Message]:
         """Give every other hub a message, and get the one of the same kind, round and attempt from each.
+
+        Args:
+            message: What they are given.
+            instead: What some are given in place of it.
 
         Raises:
             RewoundError: all hubs meet anew.
             DeploymentError: a hub was lost for too long.
         """
-        await asyncio.gather(*(self.send(silo, message) for silo in self.peers))
+        await asyncio.gather(*(self.send(silo, (instead or {}).get(silo, message)) for silo in self.peers))
         return {silo: await self.receive(silo, message.kind, message.stamp) for silo in self.peers}
 
     async def send(self, silo: str, message: Message) -> None:

@@ -21,6 +21,9 @@ from tdcd.core.topology import Shards, deal
 
 T = TypeVar("T")
 
+Witness = Callable[[str, Tensor, Tensor], None]
+"""Is told what a silo without labels hears: its name, samples (…), and answers (…, E)."""
+
 
 class LocalClients:
     """A hub's clients as a group in memory."""
@@ -75,8 +78,8 @@ class LocalPeers:
 class Answers:
     """The clients with labels, in the same memory as those without, who ask them."""
 
-    def __init__(self, private: PrivateLabels, tasks: Mapping[str, SiloTask]) -> None:
-        self._private = private
+    def __init__(self, private: PrivateLabels, tasks: Mapping[str, SiloTask], witness: Witness | None = None) -> None:
+        self._private, self._witness = private, witness
         self._losses: dict[str, Loss] = {}
         for silo, task in tasks.items():
             if silo != private.silo and private.sharing == "stale":
@@ -103,7 +106,8 @@ class Answers:
         for silo, loss in self._losses.items():
             if isinstance(loss, Given):
                 drawn = private.drawn(round_.number, silo, 0, scores)
-                loss.table[batch.to(scores.device)] = private.answers(batch.to(scores.device), scores, drawn)
+                samples = batch.to(scores.device)
+                loss.table[samples] = self._told(silo, samples, private.answers(samples, scores, drawn))
             elif private.drawn(round_.number, silo, 0, scores[:0]) is not None:
                 noise = [private.drawn(round_.number, silo, step, scores) for step in range(self._most)]
                 self._noise[silo] = torch.stack([drawn for drawn in noise if drawn is not None])
@@ -112,11 +116,16 @@ class Answers:
     def _asked(self, silo: str, samples: Tensor, scores: Tensor) -> Tensor:
         """Answer clients of a silo."""
         if silo not in self._noise or self._round is None:
-            return self._private.answers(samples, scores)
+            return self._told(silo, samples, self._private.answers(samples, scores))
         places = torch.searchsorted(self._round.batch, samples.cpu())
         steps = self._times[silo][places]
         self._times[silo][places] = steps + 1
-        return self._private.answers(samples, scores, self._noise[silo][steps, places])
+        return self._told(silo, samples, self._private.answers(samples, scores, self._noise[silo][steps, places]))
+
+    def _told(self, silo: str, samples: Tensor, answers: Tensor) -> Tensor:
+        if self._witness and self._round is not None:
+            self._witness(silo, samples, answers)
+        return answers
 
 
 class LocalEngine:
@@ -133,8 +142,9 @@ class LocalEngine:
         compute: ComputeName = "auto",
         workers: int = 1,
         private: PrivateLabels | None = None,
+        witness: Witness | None = None,
     ) -> None:
-        self._answers = Answers(private, tasks) if private else None
+        self._answers = Answers(private, tasks, witness) if private else None
         if self._answers:
             tasks = {silo: self._answers.without_labels(task) for silo, task in tasks.items()}
         if any(task.features.device.type != "cpu" for task in tasks.values()):

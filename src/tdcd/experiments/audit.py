@@ -1,0 +1,207 @@
+"""How well labels that are kept can be inferred all the same, from what another silo is told instead.
+
+∂ℓ/∂z of a sample is its predicted probabilities less its label: the class whose number is negative is the label. The
+audit trains a job once more, notes every answer that one silo without labels receives, and scores each training sample by
+
+    norm        ‖g‖: what surprises the model, mostly samples of a rare class
+    direction   how far g points away from a class: the cosine of g and −e_c
+    value       −g_c itself
+
+once from the first answer about it and once from the mean of all of them, as noise averages out. A score is worth the
+area under its ROC curve: 0.5 is a guess, 1 is certainty. For several classes it is the mean over them, one against the
+rest. Norms may tell a class by being large or by being small.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.compute import cores
+from tdcd.core.labels import Defence
+from tdcd.core.round import Round
+from tdcd.data.arrays import Array
+from tdcd.data.splits import Part
+from tdcd.engines import LocalEngine
+from tdcd.errors import DivergedError, JobError, nearest
+from tdcd.experiments.data import JobData
+from tdcd.experiments.job import Job
+from tdcd.training.metrics import PRIMARY, measure
+from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
+
+Told = Callable[[int, int], None]
+"""Is told how many rounds of how many are done."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """How well the labels can be told by each score: the area under its ROC curve."""
+
+    norm: float
+    direction: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What one training told a silo without labels, and how good the model became."""
+
+    silo: str
+    """Who listened."""
+    clip: float | None
+    noise: float
+    rounds: int
+    samples: int
+    """Training samples that it was told of."""
+    first: Leak
+    """From the first answer about each."""
+    every: Leak
+    """From the mean of all answers about each."""
+    metric: str
+    test: float | None
+    """The metric on the test samples after the last round."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain dictionaries."""
+        return asdict(self)
+
+
+class _Witness:
+    """Notes the answers to one silo."""
+
+    def __init__(self, silo: str, samples: int, width: int) -> None:
+        self.silo = silo
+        self.first = torch.zeros(samples, width, dtype=torch.float64)
+        self.total = torch.zeros(samples, width, dtype=torch.float64)
+        self.norms = torch.zeros(samples, dtype=torch.float64)
+        self.count = torch.zeros(samples, dtype=torch.int64)
+
+    def __call__(self, silo: str, samples: Tensor, answers: Tensor) -> None:
+        """Hear answers (…, E) about samples (…)."""
+        if silo != self.silo:
+            return
+        numbers, places = np.unique(samples.reshape(-1).cpu().numpy(), return_index=True)  # padding repeats rows
+        index = torch.from_numpy(numbers)
+        told = answers.reshape(-1, answers.shape[-1]).double().cpu()[torch.from_numpy(places)]
+        new = self.count[index] == 0
+        self.first[index[new]] = told[new]
+        self.total[index] += told
+        self.norms[index] += told.norm(dim=1)
+        self.count[index] += 1
+
+
+def audit_labels(
+    job: Job,
+    data: JobData,
+    defences: Sequence[Defence | None],
+    *,
+    silo: str | None = None,
+    told: Told = lambda done, rounds: None,  # noqa: ARG005
+) -> Iterator[Audit]:
+    """Train a job once for each defence of its labels, and tell how well each hides them.
+
+    Args:
+        job: What to train; its labels are kept in one silo.
+        data: Its data.
+        defences: What is done to what the others are told.
+        silo: Who listens; default: the first silo without labels.
+        told: Is told how it goes.
+
+    Raises:
+        JobError: there is nothing to infer, or nobody to listen.
+        DivergedError: the training did not end in finite numbers.
+    """
+    settings, federation = job.training, data.federation
+    if not job.labels.kept:
+        raise JobError(
+            'labels.sharing is "shared": every silo has the labels, so there is nothing to infer; audit how they are '
+            'kept: --set labels.silo=SILO --set labels.sharing=stale, or "exact"'
+        )
+    if settings.loss == "squared-error":
+        raise JobError("the audit is about classes; the loss squared-error has none")
+    others = [name for name in federation.with_features if name != job.labels.silo]
+    if silo is not None and silo not in others:
+        raise JobError(f"--silo: '{silo}' is no silo that is told ∂loss/∂z{nearest(silo, others)}")
+    if not others:
+        raise JobError("no silo without labels takes part, so nobody is told anything")
+    models = {name: job.model_of(name) for name in federation.with_features}
+    parts = (data.held_out.get(Part.VALIDATION), data.held_out.get(Part.TEST))
+    setup = prepare(federation, models, settings, *parts, device_of(job.device), job.labels)
+    for defence in defences:
+        yield _audited(job, setup, defence, silo or others[0], told)
+
+
+def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: Told) -> Audit:
+    assert setup.private is not None  # noqa: S101
+    settings, private = job.training, replace(setup.private, defence=defence)
+    samples = len(setup.train)
+    witness = _Witness(silo, samples, setup.width)
+    engine = LocalEngine(setup.tasks, job.compute, job.workers or cores(), private, witness)
+    blocks = starting_blocks(setup.networks, None, setup.bare)
+    for number in range(1, settings.rounds + 1):
+        blocks = engine.round(blocks, Round(number, settings.drawn(number, samples), settings.rate_of(number)))
+        told(number, settings.rounds)
+    heard = witness.count > 0
+    labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)
+    mean = witness.total[heard] / witness.count[heard, None]
+    if not mean.isfinite().all():
+        raise DivergedError("training diverged under the audit; try a smaller rate")
+    norms = (witness.norms[heard] / witness.count[heard]).numpy()
+    first = witness.first[heard]
+    metric, test = PRIMARY[settings.loss], None
+    if setup.test is not None:
+        scores = engine.scores(blocks, setup.test.features)
+        test = measure(settings.objective, scores, setup.test.labels).get(metric)
+    return Audit(
+        silo=silo,
+        clip=defence.clip if defence else None,
+        noise=defence.noise if defence else 0.0,
+        rounds=settings.rounds,
+        samples=int(heard.sum()),
+        first=_leak(first, first.norm(dim=1).numpy(), labels),
+        every=_leak(mean, norms, labels),
+        metric=metric,
+        test=test,
+    )
+
+
+def _leak(answers: Tensor, norms: Array, labels: Array) -> Leak:
+    cosine = answers / answers.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    return Leak(_either_way(norms, labels), _by_class(-cosine.numpy(), labels), _by_class(-answers.numpy(), labels))
+
+
+def _by_class(scores: Array, labels: Array) -> float:
+    """Return the area of scores (n, E): of the positive class for E = 1, else the mean over classes that occur."""
+    if scores.shape[1] == 1:
+        return area(scores[:, 0], labels)
+    return float(np.mean([area(scores[:, c], labels == c) for c in np.unique(labels)]))
+
+
+def _either_way(norms: Array, labels: Array) -> float:
+    areas = [area(norms, labels == c) for c in np.unique(labels)]
+    return float(np.mean([max(found, 1 - found) for found in areas]))
+
+
+def area(scores: Array, positive: Array) -> float:
+    """Return the area under the ROC curve; a guess where there is only one class."""
+    from sklearn.metrics import roc_auc_score
+
+    positive = np.asarray(positive, dtype=bool)
+    return float(roc_auc_score(positive, scores)) if positive.any() and not positive.all() else 0.5
+
+
+def defences_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[Defence | None]:
+    """Return what to audit: the job as it is, and each noise that is asked for.
+
+    Raises:
+        JobError: noise needs a clip.
+    """
+    found: list[Defence | None] = [job.labels.defence]
+    clip = clip if clip is not None else job.labels.clip
+    if noises and clip is None:
+        raise JobError("--noise is told in units of --clip: set that, too")
+    if clip is not None:
+        found += [Defence(clip, noise) for noise in (noises or [0.0])]
+    return list(dict.fromkeys(found))
