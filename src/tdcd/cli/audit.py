@@ -83,9 +83,9 @@ def labels(
 def _table(found: list["Audit"], sharing: str) -> "Table":
     from rich.table import Table
 
-    one = found[0]
+    one, rounds = found[0], max(audit.rounds for audit in found)
     table = Table(
-        title=f"Labels of {one.samples:,} samples as silo '{one.silo}' can tell them: {sharing}, {one.rounds:,} rounds",
+        title=f"Labels of {one.samples:,} samples as silo '{one.silo}' can tell them: {sharing}, {rounds:,} rounds",
         title_justify="left",
         caption="AUROC by norm, direction and value of what it is told: 0.5 is a guess, 1 is certainty",
         caption_justify="left",
@@ -96,7 +96,7 @@ def _table(found: list["Audit"], sharing: str) -> "Table":
         table.add_row(
             "–" if audit.clip is None else f"{audit.clip:g}",
             f"{audit.noise:g}" if audit.noise else "–",
-            "–" if audit.test is None else f"{audit.test:.4f}",
+            ("diverged" if audit.rounds < rounds else "–") if audit.test is None else f"{audit.test:.4f}",
             *(f"{leak.norm:.3f}  {leak.direction:.3f}  {leak.value:.3f}" for leak in (audit.first, audit.every)),
         )
     return table

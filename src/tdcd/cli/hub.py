@@ -65,6 +65,7 @@ def _observer(logger: Any) -> Any:
                 if part != "train" or name == "loss"
             ]
             facts = {"round": evaluation.round, **{part: dict(found) for part, found in parts.items() if found}}
-            logger.info(f"round {evaluation.round}: {', '.join(told)}", extra={"facts": facts})
+            words = ", ".join(told) or "measured where the labels are, which does not tell this hub"
+            logger.info(f"round {evaluation.round}: {words}", extra={"facts": facts})
 
     return Telling()

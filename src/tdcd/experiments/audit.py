@@ -1,7 +1,7 @@
 """How well labels that are kept can be inferred all the same, from what another silo is told instead.
 
 ∂ℓ/∂z of a sample is its predicted probabilities less its label: the class whose number is negative is the label. The
-audit trains a job once more, notes every answer that one silo without labels receives, and scores each training sample by
+audit trains a job once more, notes every answer that one silo without labels receives, and scores training samples by
 
     norm        ‖g‖: what surprises the model, mostly samples of a rare class
     direction   how far g points away from a class: the cosine of g and −e_c
@@ -21,11 +21,12 @@ from torch import Tensor
 
 from tdcd.compute import cores
 from tdcd.core.labels import Defence
+from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
 from tdcd.engines import LocalEngine
-from tdcd.errors import DivergedError, JobError, nearest
+from tdcd.errors import JobError, nearest
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.training.metrics import PRIMARY, measure
@@ -53,6 +54,7 @@ class Audit:
     clip: float | None
     noise: float
     rounds: int
+    """Rounds that were trained; fewer than the job's if it diverged."""
     samples: int
     """Training samples that it was told of."""
     first: Leak
@@ -61,7 +63,7 @@ class Audit:
     """From the mean of all answers about each."""
     metric: str
     test: float | None
-    """The metric on the test samples after the last round."""
+    """The metric on the test samples after the last round; none without test samples, or if it diverged."""
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain dictionaries."""
@@ -111,7 +113,6 @@ def audit_labels(
 
     Raises:
         JobError: there is nothing to infer, or nobody to listen.
-        DivergedError: the training did not end in finite numbers.
     """
     settings, federation = job.training, data.federation
     if not job.labels.kept:
@@ -140,31 +141,35 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
     witness = _Witness(silo, samples, setup.width)
     engine = LocalEngine(setup.tasks, job.compute, job.workers or cores(), private, witness)
     blocks = starting_blocks(setup.networks, None, setup.bare)
-    for number in range(1, settings.rounds + 1):
-        blocks = engine.round(blocks, Round(number, settings.drawn(number, samples), settings.rate_of(number)))
-        told(number, settings.rounds)
-    heard = witness.count > 0
+    done = 0
+    while done < settings.rounds and _finite(blocks):
+        done += 1
+        blocks = engine.round(blocks, Round(done, settings.drawn(done, samples), settings.rate_of(done)))
+        told(done, settings.rounds)
+    heard = (witness.count > 0) & witness.total.isfinite().all(1)
     labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)
     mean = witness.total[heard] / witness.count[heard, None]
-    if not mean.isfinite().all():
-        raise DivergedError("training diverged under the audit; try a smaller rate")
     norms = (witness.norms[heard] / witness.count[heard]).numpy()
     first = witness.first[heard]
     metric, test = PRIMARY[settings.loss], None
-    if setup.test is not None:
+    if setup.test is not None and _finite(blocks):
         scores = engine.scores(blocks, setup.test.features)
         test = measure(settings.objective, scores, setup.test.labels).get(metric)
     return Audit(
         silo=silo,
         clip=defence.clip if defence else None,
         noise=defence.noise if defence else 0.0,
-        rounds=settings.rounds,
+        rounds=done,
         samples=int(heard.sum()),
         first=_leak(first, first.norm(dim=1).numpy(), labels),
         every=_leak(mean, norms, labels),
         metric=metric,
         test=test,
     )
+
+
+def _finite(blocks: Blocks) -> bool:
+    return all(tensor.isfinite().all() for block in blocks.values() for tensor in block.values())
 
 
 def _leak(answers: Tensor, norms: Array, labels: Array) -> Leak:

@@ -66,8 +66,8 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
     known_silos(job.silos, names, where)
     if job.labels.silo is not None and job.labels.silo not in names:
         raise JobError(
-            f"{where}: labels.silo: the data has no silo '{job.labels.silo}'{nearest(job.labels.silo, blocks)} To add "
-            f"one that has labels only, give it clients: [silos.{job.labels.silo}] clients = 3"
+            f"{where}: labels.silo: the data has no silo '{job.labels.silo}'; to add one that has labels only, give it "
+            f"clients, [silos.{job.labels.silo}] clients = 3{nearest(job.labels.silo, blocks)}"
         )
     rows = row_splits(job, names, where)
     parts = drawn_parts(dataset.ids, data, where, dataset.testing)

@@ -62,6 +62,7 @@ def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Co
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
+        untold=bool(run.history) and not run.history[-1]["train"],
         settings=[(key, told(value)) for key, value in flat(run.job)],
         **who(run),
     )
@@ -98,6 +99,8 @@ def pictures(run: RunFiles, metric: str | None = None) -> Iterator[Picture]:
         return
     metric = _metric(run, metric)
     sets = [part for part in ("train", "validation", "test") if run.history[0][part]]
+    if not sets:  # a hub that is not told
+        return
     losses = [_curve(part, run, part, "loss") for part in sets]
     positive = all(value > 0 for curve in losses for value in curve.y)
     yield Picture("loss", "", "local steps", "loss", losses, "y" if positive else "")
@@ -112,7 +115,8 @@ def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
         last = run.final
         if metric:
             yield f"test {label(metric)}", number(last["test"][metric])
-        yield "training loss", number(last["train"]["loss"])
+        if last["train"]:
+            yield "training loss", number(last["train"]["loss"])
         yield "rounds", f"{last['round']:,}"
         yield "local steps", f"{last['iteration']:,}"
         yield "time", duration(last["seconds"])
@@ -130,7 +134,7 @@ def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
 
 def _results(runs: Mapping[str, RunFiles], metric: str) -> Table:
     """Return the table of final measures."""
-    finals = {name: run.final for name, run in runs.items() if run.history}
+    finals = {name: run.final for name, run in runs.items() if run.history and run.final["train"]}
     if not finals:
         return [], []
     names = list(next(iter(finals.values()))["test"])

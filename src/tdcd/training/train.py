@@ -200,7 +200,7 @@ def description(
                 setup.networks.get(silo),
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
                 network_told=setup.told.get(silo, ""),
-                compute=engine.paths.get(silo, ""),
+                compute=engine.paths.get(silo, "nothing"),
                 preparation=federation.preparations.get(silo),
             )
             for silo in federation.silos
