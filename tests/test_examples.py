@@ -1,5 +1,6 @@
 """Every example runs, as its first lines say."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,24 @@ def test_the_bank_and_the_insurer(tmp_path: Path) -> None:
     assert "20 predictions" in run("-m", "tdcd", "predict", "run", *new)
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 21
     assert "Columns of bank" in run("-m", "tdcd", "check", "loans.toml")
+
+
+def test_labels_that_stay_at_the_bank(tmp_path: Path) -> None:
+    """The same tables; the insurer is told no label. The sweeps beside it are what they say."""
+    from tdcd.experiments.sweep import load_sweep
+
+    shutil.copytree(EXAMPLES / "labels", tmp_path / "labels")
+
+    def run(*words: object) -> str:
+        done = subprocess.run(
+            [sys.executable, *map(str, words)], cwd=tmp_path / "labels", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(EXAMPLES / "bank_insurer" / "make_tables.py", "--out", tmp_path / "bank_insurer")
+    assert "loans.alignment.parquet" in run("-m", "tdcd", "align", "loans.toml")
+    assert "federation" in run("-m", "tdcd", "train", "loans.toml", "--rounds", "30", "--out", "run")
+    assert "0.5 is a guess" in run("-m", "tdcd", "audit", "labels", "run", "--rounds", "2")
+    for name in ("credit", "physionet2012"):
+        assert load_sweep(tmp_path / "labels" / f"{name}.toml").seeds == [2021, 1, 2]
