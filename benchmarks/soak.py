@@ -2,6 +2,7 @@
 
     python benchmarks/soak.py                    # 20 kills
     python benchmarks/soak.py --kills 100 --seed 3
+    python benchmarks/soak.py --sharing exact    # labels stay in one silo
 
 Every hub and client is a process of its own, over mutual TLS. A victim gets SIGKILL and is started again, or SIGSTOP
 and, some seconds later, SIGCONT.
@@ -38,9 +39,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=2021)
+    parser.add_argument("--sharing", choices=("shared", "exact", "stale"), default="shared")
     arguments = parser.parse_args()
     generator = random.Random(arguments.seed)  # noqa: S311
-    job = load_job("breast-cancer", SETTINGS | {"training.rounds": arguments.rounds})
+    labels = {"silo": "silo-2", "sharing": arguments.sharing, "tell_metrics": arguments.sharing != "shared"}
+    job = load_job("breast-cancer", SETTINGS | {"training.rounds": arguments.rounds, "labels": labels})
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(soak(LocalFederation.laid_out(job, Path(folder)), arguments.kills, generator))
 
