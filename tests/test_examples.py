@@ -72,6 +72,6 @@ def test_labels_that_stay_at_the_bank(tmp_path: Path) -> None:
     run(EXAMPLES / "bank_insurer" / "make_tables.py", "--out", tmp_path / "bank_insurer")
     assert "loans.alignment.parquet" in run("-m", "tdcd", "align", "loans.toml")
     assert "federation" in run("-m", "tdcd", "train", "loans.toml", "--rounds", "30", "--out", "run")
-    assert "0.5 is a guess" in run("-m", "tdcd", "audit", "labels", "run", "--rounds", "2")
+    assert "as silo 'insurer' can tell them" in run("-m", "tdcd", "audit", "labels", "run", "--rounds", "2")
     for name in ("credit", "physionet2012"):
         assert load_sweep(tmp_path / "labels" / f"{name}.toml").seeds == [2021, 1, 2]

@@ -22,14 +22,16 @@ from deployment.test_rounds import ROUNDS, Watched, deployed, job, patient, same
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
+from tdcd.data.splits import Part
 from tdcd.deployment import messages
 from tdcd.deployment.clients import Link
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.deployment.messages import Message
 from tdcd.deployment.peers import Peers
+from tdcd.deployment.silo import check_labels
 from tdcd.deployment.wire.tdcd_pb2 import Frame
-from tdcd.errors import JobError
+from tdcd.errors import DeploymentError, DivergedError, JobError
 from tdcd.experiments.job import Job, load_job
 from tdcd.experiments.run import run_job
 from tdcd.training.directory import load_blocks, read_history
@@ -85,9 +87,58 @@ def registry(sharing: str, **training: Any) -> Job:
 def test_a_silo_that_has_labels_only(sharing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     watched = Watched(monkeypatch)
     wanted = patient(registry(sharing))
-    found = deployed(Federation(wanted, tmp_path))
+    federation = Federation(wanted, tmp_path)
+    found = deployed(federation)
     assert found["registry"] == {}
     same(found, simulated(wanted, watched.agreed()))
+
+    async def run() -> list[Any]:
+        again = Federation(wanted, tmp_path / "again")
+        await again.start()
+        hubs = again.hubs.items()
+        measured = await asyncio.gather(*(hub.measured(found[silo], 4, lambda _: "worse") for silo, hub in hubs))
+        await again.stop()
+        return [measures for measures, _ in measured]
+
+    told = asyncio.run(run())
+    assert all(bool(measures[Part.TEST]) == (sharing == "shared") for measures in told[:-1])
+    assert told[-1][Part.TEST]["auroc"] > 0.5
+
+
+def test_all_hubs_hear_that_a_silo_diverged(tmp_path: Path) -> None:
+    wanted = patient(registry("stale", rate=1e300))
+    federation = Federation(wanted, tmp_path)
+
+    async def run() -> list[Any]:
+        await federation.start()
+        blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
+        found: list[Any] = []
+        for number in range(1, 5):
+            hubs = federation.hubs.items()
+            rounds = (hub.one_round(blocks[silo], number) for silo, hub in hubs)
+            found = await asyncio.gather(*rounds, return_exceptions=True)
+            if any(isinstance(one, Exception) for one in found):
+                break
+            blocks = {silo: block for silo, (block, _) in zip(federation.hubs, found, strict=True)}
+        await federation.stop()
+        return found
+
+    assert isinstance(asyncio.run(run())[-1], DivergedError)  # the registry trains nothing that could diverge
+
+
+def test_a_silo_with_labels_only_needs_embeddings_as_wide_as_there_are_classes(tmp_path: Path) -> None:
+    table = registry("stale").model_dump()
+    table["model"] = {"kind": "deployment.test_labels:wide"}
+    with pytest.raises(DeploymentError, match=r"embedding widths differ between silos: registry 2, silo-1 4"):
+        deployed(
+            Federation(
+                Job.model_validate(table | {"training": table["training"] | {"loss": "cross-entropy"}}), tmp_path
+            )
+        )
+
+
+def wide(shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+    return torch.nn.Linear(shape[0], outputs + 2)
 
 
 @pytest.mark.parametrize("way", ["die", "hang"])
@@ -150,7 +201,6 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
 @pytest.mark.parametrize("tell", [False, True])
 @pytest.mark.parametrize("bare", [False, True])
 def test_metrics_are_found_where_labels_are(tell: bool, bare: bool, tmp_path: Path) -> None:
-    from tdcd.data.splits import Part
     from tdcd.training.loop import Measures, Verdict
     from tdcd.training.metrics import measure
 
@@ -321,7 +371,7 @@ def test_nothing_but_answers_depends_on_the_labels(sharing: str, tmp_path: Path)
         folder = tmp_path / str(flip)
         folder.mkdir()
         labels = ["yes" if person % 3 == flip else "no" for person in range(150)]
-        wanted = sums(folder, labels, sharing, "binary-cross-entropy", positive="yes")
+        wanted = sums(folder, labels, sharing, "binary-cross-entropy", positive="yes", classes=["yes", "no"])
         wanted = wanted.model_copy(update={"deployment": wanted.deployment.model_copy(update={"alignment": "plain"})})
         with pytest.MonkeyPatch.context() as monkeypatch:
             heard = Heard(monkeypatch)
@@ -421,7 +471,9 @@ def in_memory(pid: int) -> bytes:
 def test_classes_must_be_named_where_nobody_can_find_them_out(tmp_path: Path) -> None:
     labels = [("low", "mid", "high")[person % 3] for person in range(150)]
     with pytest.raises(JobError, match=r"labels\.classes: where labels are kept nobody can find out"):
-        deployed(Federation(sums(tmp_path, labels, "stale", "cross-entropy"), tmp_path))
+        check_labels(sums(tmp_path, labels, "stale", "cross-entropy"))
+    with pytest.raises(JobError, match=r"labels\.classes: where labels are kept nobody can find out"):
+        check_labels(sums(tmp_path, labels, "exact", "binary-cross-entropy", positive="low"))
     named = sums(tmp_path, labels, "stale", "cross-entropy", classes=["low", "mid", "high"])
     same(deployed_six(Federation(named, tmp_path / "named")), dict(run_job(named).federation.blocks))
 

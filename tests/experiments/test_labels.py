@@ -136,6 +136,34 @@ def test_exact_and_shared_are_the_same_model_and_baselines_are_told_labels(tmp_p
     assert stored.labels.sharing == "shared"
 
 
+def test_classes_that_do_not_occur_have_outputs_all_the_same(tmp_path: Path) -> None:
+    job = tdcd.load_job(registry(tmp_path, "stale"), {"labels.classes": ["ill", "well"]})
+    assert next(iter(run_job(job).federation.blocks["lab"].values())).shape[0] == 1
+    table = tdcd.load_job(registry(tmp_path, "stale")).model_dump()
+    table["labels"] |= {"classes": ["ill", "well", "unknown"], "positive": None}
+    table["training"] |= {"loss": "cross-entropy"}
+    assert next(iter(run_job(Job.model_validate(table)).federation.blocks["lab"].values())).shape[0] == 3
+    with pytest.raises(tdcd.JobError, match=r"labels\.classes: the binary loss wants two, one of them 'ill'"):
+        tdcd.load_job(registry(tmp_path, "stale"), {"labels.classes": ["sick", "well"]})
+
+
+def test_what_python_users_mix_up() -> None:
+    silos = [
+        tdcd.Silo("a", np.eye(4), [["w", "x"], ["y", "z"]], ids=list("wxyz")),
+        tdcd.Silo("b", None, [list("wxyz")]),
+    ]
+    federation = tdcd.Federation.from_silos(silos, [0, 1, 0, 1], list("wxyz"))
+    settings = tdcd.Settings(loss="binary-cross-entropy", rounds=1, rate=0.1)
+    with pytest.raises(tdcd.JobError, match=r"labels: a Labels is wanted, not \{'silo': 'b'\}"):
+        tdcd.train(federation, tdcd.models.Linear(), settings, labels={"silo": "b"})  # type: ignore[arg-type]
+    with pytest.raises(tdcd.DataError, match="labels.silo: 'c' is no silo"):
+        tdcd.train(federation, tdcd.models.Linear(), settings, labels=tdcd.Labels(silo="c", sharing="shared"))
+    kept = tdcd.Labels(silo="b", sharing="stale")
+    result = tdcd.train(federation, tdcd.models.Linear(), settings, labels=kept)
+    first = {"a": dict(result.blocks["a"])}
+    assert tdcd.train(federation, tdcd.models.Linear(), settings, labels=kept, initial=first).blocks["b"] == {}
+
+
 def test_an_alignment_that_hands_labels_over_is_refused_where_they_are_kept(tmp_path: Path) -> None:
     file = registry(tmp_path, "shared")
     assert run_command("align", file, "--out", tmp_path / "a.parquet") == 0
@@ -154,10 +182,13 @@ def test_classes_that_the_job_names() -> None:
     assert coded(texts, "cross-entropy", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
     with pytest.raises(tdcd.DataError, match="b is not among them: the job's labels.classes are a, c"):
         coded(texts, "cross-entropy", known=["a", "c"])
-    assert coded_alone(texts, "binary-cross-entropy", "b", None).tolist() == [1, 0, 1]
-    assert coded_alone(texts[:1], "binary-cross-entropy", "a", None).tolist() == [0]
-    with pytest.raises(tdcd.DataError, match="wants two, one of them 'x'"):
-        coded_alone(texts, "binary-cross-entropy", "x", None)
+    assert coded_alone(texts, "binary-cross-entropy", "b", ["b", "a"]).tolist() == [1, 0, 1]
+    assert coded_alone(texts[:1], "binary-cross-entropy", "a", ["a", "b"]).tolist() == [0]
+    assert coded(texts, "binary-cross-entropy", "a", ["a", "b"])[1] == ("b", "a")
+    with pytest.raises(tdcd.DataError, match=r"labels\.classes: name all of them"):
+        coded_alone(texts, "binary-cross-entropy", "a", None)
+    with pytest.raises(tdcd.DataError, match="b is not among them"):
+        coded_alone(texts, "binary-cross-entropy", "a", ["a", "c"])
     with pytest.raises(tdcd.DataError, match="the binary loss wants 0, 1"):
         coded_alone(texts, "binary-cross-entropy", None, None)
     assert coded_alone(np.array(["1.5", "2"]), "squared-error", None, None).tolist() == [1.5, 2.0]
@@ -209,7 +240,10 @@ def test_audits_that_make_no_sense() -> None:
     wild = wild.model_copy(update={"training": wild.training.model_copy(update={"rate": 1e200})})
     (found,) = audit_labels(wild, load_data(wild), [None])
     assert found.test is None
-    assert found.rounds < 10  # it diverged, and is told of all the same
+    assert found.diverged
+    assert found.rounds < 10
+    with pytest.raises(tdcd.JobError, match=r"noise: .*greater than or equal to 0"):
+        defences_of(job, 1.0, [-1.0])
     assert defences_of(job, 2.0, [1.0, 1.0]) == [None, Defence(2.0, 1.0)]
 
 
@@ -223,7 +257,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run_command("train", file, "--out", tmp_path / "run", "--quiet") == 0
     assert run_command("audit", "labels", tmp_path / "run", "--rounds", 2) == 0
     told = capsys.readouterr().out
-    assert "0.5 is a guess" in told
+    assert "as silo 'clinic' can tell them" in told
     assert "1.000" in told
     assert run_command("audit", "labels", file, "--set", "labels.sharing=shared") == 2
     assert "nothing to infer" in capsys.readouterr().err

@@ -223,3 +223,9 @@ def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
 def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunFiles) -> None:
     with pytest.raises(tdcd.JobError, match="does not say which silo has the labels"):
         times(two, Costs(), "exact")
+
+
+def test_one_silo_with_features_and_one_with_labels_have_nothing_to_exchange_if_they_are_shared(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", silos=1, labels=tdcd.Labels(silo="registry", sharing="shared"))
+    assert times(found, Costs(t_comm=10)) == [0, 48, 96, 144]
+    assert round_ends(found, Costs(t_comm=10))[-1] == 144

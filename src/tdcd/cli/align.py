@@ -21,6 +21,9 @@ def command(
         Path | None,
         typer.Option("--out", "-o", help="Where to write it; default: data.alignment, or NAME.alignment.parquet."),
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of the job file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the IDs that all silos have and write them to a file that trainings reuse."""
@@ -30,8 +33,9 @@ def command(
 
     from tdcd.experiments.job import TableData, load_job
     from tdcd.experiments.tables import TableJob
+    from tdcd.strict import parse_setting
 
-    read = load_job(job)
+    read = load_job(job, dict(parse_setting(text) for text in settings or []))
     console = Console(stderr=True)
     with console.status("") as status:
         opened = TableJob.opened(read, lambda what: status.update(f"reading {escape(what)}"))

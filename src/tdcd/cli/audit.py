@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.cli.imports import import_path, importable
+from tdcd.errors import RunError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +22,7 @@ tdcd audit labels runs/loans-20260101-120000  [dim]# how well can the insurer in
 
 tdcd audit labels loans.toml --clip 0.5 --noise 1 --noise 4  [dim]# and what do defences cost?[/dim]
 
-tdcd audit labels digits --set labels.silo=left --set labels.sharing=stale
+tdcd audit labels digits --set labels.silo=left --set labels.sharing=exact
 """
 
 
@@ -42,7 +43,9 @@ def labels(
     ] = None,
     silo: Annotated[str | None, typer.Option("--silo", help="Who listens; default: the first without labels.")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", "-R", help="Train for fewer rounds than the job.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", "-R", help="Train for so many rounds instead of the job's.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of the job file.")
     ] = None,
@@ -55,12 +58,15 @@ def labels(
     from tdcd.experiments.audit import audit_labels, defences_of
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
+    from tdcd.reports.files import read_run
     from tdcd.strict import parse_setting
 
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     named = {"data.directory": str(data) if data else None, "training.rounds": rounds}
     overrides |= {key: value for key, value in named.items() if value is not None}
     file = job / "job.toml" if (job / "job.toml").exists() else job
+    if file != job and read_run(job).federation.get("peers"):
+        raise RunError(f"{job}: the run of one hub, which has no labels to audit with; audit the job as a simulation")
     read = load_job(file, overrides)
     importable(file.parent, *(import_path(job) if file != job else ()))
     defences = defences_of(read, clip, noise or [])
@@ -81,22 +87,32 @@ def labels(
 
 
 def _table(found: list["Audit"], sharing: str) -> "Table":
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     one, rounds = found[0], max(audit.rounds for audit in found)
+    told = "AUROC of an attack by the first answer about a sample, or by all: 0.5 is a guess, at 1 every label is plain"
+    if any(audit.diverged for audit in found):
+        told += ". Where training diverged, try a smaller rate: --set training.rate=…"
     table = Table(
         title=f"Labels of {one.samples:,} samples as silo '{one.silo}' can tell them: {sharing}, {rounds:,} rounds",
         title_justify="left",
-        caption="AUROC by norm, direction and value of what it is told: 0.5 is a guess, 1 is certainty",
+        caption=told,
         caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    for name in ("clip", "noise", f"test {one.metric}", "from the first answer", "from all answers"):
+    for name in ("clip", "noise", f"test\n{one.metric}"):
         table.add_column(name, justify="right")
+    for when in ("first", "all"):
+        for score in ("norm", "direction", "value"):
+            table.add_column(f"{when}\n{score}", justify="right")
     for audit in found:
+        leaks = [value for leak in (audit.first, audit.every) for value in (leak.norm, leak.direction, leak.value)]
         table.add_row(
             "–" if audit.clip is None else f"{audit.clip:g}",
             f"{audit.noise:g}" if audit.noise else "–",
-            ("diverged" if audit.rounds < rounds else "–") if audit.test is None else f"{audit.test:.4f}",
-            *(f"{leak.norm:.3f}  {leak.direction:.3f}  {leak.value:.3f}" for leak in (audit.first, audit.every)),
+            "diverged" if audit.diverged else "–" if audit.test is None else f"{audit.test:.4f}",
+            *(f"{value:.3f}" for value in leaks),
         )
     return table

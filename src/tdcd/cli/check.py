@@ -22,6 +22,7 @@ def command(
     from rich.markup import escape
     from rich.table import Table
 
+    from tdcd.data.labels import must_name
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
 
@@ -47,6 +48,10 @@ def command(
         shape = "only labels" if rows is None else " × ".join(map(str, rows.shape[1:]))
         table.add_row(silo, shape, f"{len(counts):,}", f"{min(counts):,} to {max(counts):,}")
     console.print(table)
+    if read.labels.kept and not read.labels.classes and must_name(read.training.loss, read.labels.positive):
+        names = ", ".join(f'"{name}"' for name in found.federation.classes)
+        advice = f"To deploy it, name the labels in the job, as nobody can look at all of them: classes = [{names}]"
+        console.print(advice, markup=False, soft_wrap=True)
     parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in found.ids.items())
     console.print(f"Samples: {parts}")
     if found.federation.classes:

@@ -28,7 +28,8 @@ class Silo:
     clients: Mapping[str, IDs] | Sequence[IDs]
     """The IDs that each client holds: named, or as a list of lists."""
     ids: IDs | None = None
-    """The ID of each row, in any order. By default rows, or without features labels, are numbered 0, 1, 2, …"""
+    """The ID of each row, in any order. By default rows are numbered 0, 1, 2, …; without features, IDs are
+    those of the labels."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Federation:
         }
         if not features:
             raise DataError("a federation needs at least one silo with features")
+        silos = [replace(silo, ids=label_ids) if silo.features is None and silo.ids is None else silo for silo in silos]
         row_ids = {silo.name: _row_ids(silo, len(features.get(silo.name, y))) for silo in silos}
         common = np.sort(row_ids[names[0]])
         for name in names[1:]:

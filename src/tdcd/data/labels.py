@@ -21,7 +21,7 @@ def coded(
         texts: The labels as texts; whole numbers without a point.
         loss: What they are for.
         positive: The label that counts as 1 for the binary loss; default: they are 0 and 1.
-        known: All labels that there are, for several classes, where the job says; default: those that occur.
+        known: All labels that there are, where the job says; default: those that occur.
 
     Returns:
         The labels, and what the classes 0, 1, 2, … stand for; for a regression, nothing.
@@ -30,7 +30,7 @@ def coded(
         DataError: these labels do not fit this loss.
     """
     if known is not None:
-        return again(texts, known, "the job's labels.classes are"), tuple(known)
+        return _known(texts, loss, positive, known)
     names, places = np.unique(texts, return_inverse=True)
     numbers = _numbers(names)
     if loss == "squared-error":
@@ -57,16 +57,16 @@ def coded_alone(texts: Array, loss: Loss, positive: str | int | None, known: Seq
     """
     if loss == "squared-error":
         return coded(texts, loss)[0]
-    if loss == "binary-cross-entropy" and positive is not None:
-        names = sorted(set(texts.tolist()))
-        if len(names) > 2 or (len(names) == 2 and str(positive) not in names):
-            raise DataError(f"labels: there are {listed(names)}; the binary loss wants two, one of them '{positive}'")
-        return np.array(texts == str(positive)).astype(np.int64)
-    if loss == "binary-cross-entropy":
-        return again(texts, ("0", "1"), "the binary loss wants")
-    if known is None:
+    if known is None and must_name(loss, positive):
         raise DataError("labels.classes: name all of them in the job, as nobody can look at all labels")
-    return again(texts, known, "the job's labels.classes are")
+    return (
+        again(texts, ("0", "1"), "the binary loss wants") if known is None else coded(texts, loss, positive, known)[0]
+    )
+
+
+def must_name(loss: Loss, positive: str | int | None) -> bool:
+    """Tell whether a job must name all labels, where nobody can look at all of them."""
+    return loss == "cross-entropy" or (loss == "binary-cross-entropy" and positive is not None)
 
 
 def again(texts: Array, classes: Sequence[str], where: str = "in training there was") -> Array:
@@ -85,6 +85,14 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
     if strange:
         raise DataError(f"labels: {listed(strange)} is not among them: {where} {listed(classes)}")
     return np.array([places[text] for text in texts.tolist()])
+
+
+def _known(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
+    """Turn labels into numbers where all that there are are known."""
+    if loss == "binary-cross-entropy":
+        wanted = "1" if positive is None else str(positive)
+        known = sorted(known, key=lambda name: name == wanted)
+    return again(texts, known, "the job's labels.classes are"), tuple(known)
 
 
 def _numbers(names: Array) -> Array | None:

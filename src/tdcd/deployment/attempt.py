@@ -5,6 +5,7 @@ smaller mini-batch.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from tdcd.data.arrays import Array
 from tdcd.deployment.clients import Question, check_tensor, like
 from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp
+from tdcd.errors import DivergedError
+from tdcd.training.loop import left_finite
 
 
 class LostError(Exception):
@@ -53,6 +56,7 @@ class Attempt:
 
         Raises:
             LostError: it must be begun again without some samples.
+            DivergedError: the numbers of another silo are no longer finite.
         """
         if not self._labels.kept or not self._peers.peers:
             mean = await self._with_labels()
@@ -60,10 +64,17 @@ class Attempt:
             mean = await self._answering()
         else:
             mean = await self._asking()
-        away = self._away()
-        told = await self._peers.exchange(self._said("done", {"away": away}))
+        found, away = mean.result(), self._away()
+        done = self._said("done", {"away": away})
+        told = await self._peers.exchange(replace(done, facts={"finite": not left_finite(found, self._block)}))
         self._agree(told)
-        return mean.result(), united("away", away, told)
+        for silo, message in told.items():
+            if message.facts.get("finite") is False:
+                raise DivergedError(
+                    f"training diverged: the weights of silo '{silo}' are no longer finite after round "
+                    f"{self._stamp.round}. Try a smaller rate than {self._settings.rate:g}"
+                )
+        return found, united("away", away, told)
 
     # Labels at every client
 

@@ -131,14 +131,15 @@ class Evaluator(Gatherer):
         """Measure, at a hub that has the labels."""
         if not there.any():
             return {}
-        self._tell_absent(part, there)
+        self._tell_absent(part, int(there.sum()))
         if not scores[there].isfinite().all():
             return {"loss": float("nan")}
         return measure(self.job.training.objective, scores[there], self.model.labels[part][there])
 
-    def _tell_absent(self, part: Part, there: Tensor) -> None:
-        if not there.all():
-            self.told(f"measured on {int(there.sum()):,} of {len(there):,} {part.word} samples: clients are away")
+    def _tell_absent(self, part: Part, there: int) -> None:
+        if there < self.plan.counts[part]:
+            every = self.plan.counts[part]
+            self.told(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
 
     async def _judged(self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp) -> dict[Part, dict[str, float]]:
         """Let the clients that keep the labels add up; a client that is lost on the way is left out."""
@@ -177,9 +178,9 @@ class Evaluator(Gatherer):
             for part in scores:
                 tallies = [_tally(name, answer, part) for name, answer in answers.items() if part.word in answer.facts]
                 if tallies and part not in found:
-                    found[part] = measured(objective, added(tallies))
-                    rows = int(added(tallies)["rows"][0])
-                    self._tell_absent(part, torch.arange(self.plan.counts[part]) < rows)
+                    total = added(tallies)
+                    found[part] = measured(objective, total)
+                    self._tell_absent(part, int(total["rows"][0]))
             return found
         return {}
 

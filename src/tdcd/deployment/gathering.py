@@ -177,14 +177,15 @@ class Gatherer:
     def _modelled(self, shape: tuple[int, ...] | None) -> Model:
         """Build the network, from its specification alone, and see that it works."""
         settings, outputs = self.job.training, self.plan.outputs
-        if shape is None:
-            return Model(None, None, outputs, {})
-        network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
-        width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
+        network, width = None, outputs
+        if shape is not None:
+            network = build_network(self.silo, self.job.model_of(self.silo), shape, outputs, settings)
+            width = width_of(self.silo, network, torch.zeros(2, *shape, dtype=settings.dtype))
         labels = {
             part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
         }
-        network.emptied()
+        if network:
+            network.emptied()
         return Model(network, shape, width, labels)
 
     def first_block(self) -> Block:

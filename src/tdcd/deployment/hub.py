@@ -55,6 +55,7 @@ class Hub(Evaluator):
         while True:
             self.stage = "meeting the other hubs"
             mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds], "bare": self.plan.bare, **self.brought}
+            mine["width"] = self.model.width
             everybody = await self.peers.meeting("start", mine)
             if any(not told["alignment"] for told in everybody.values()):
                 with suppress(RewoundError):
@@ -65,6 +66,13 @@ class Hub(Evaluator):
                 raise DeploymentError(
                     f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
                     f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
+                )
+            widths = {name: told["width"] for name, told in everybody.items()}
+            if len(set(widths.values())) > 1:
+                told = listed((f"{name} {width}" for name, width in sorted(widths.items())), most=16)
+                raise DeploymentError(
+                    f"embedding widths differ between silos: {told}; every silo's network must end in the same number "
+                    "of outputs, and where one has labels only, in as many as there are classes"
                 )
             self._away = np.empty(0, dtype=np.int64)
             self.bare = frozenset(name for name, told in everybody.items() if told["bare"])

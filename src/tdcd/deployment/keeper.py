@@ -2,8 +2,9 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +16,12 @@ from tdcd.training.settings import Settings
 from tdcd.training.tally import Tally, tally
 
 
-def _secret() -> torch.Generator:
-    """Return a source of noise that nobody else can draw from: who knew its seed could take the noise away."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+def secret_noise(like: Tensor) -> Tensor:
+    """Draw standard normal numbers from the system's source of secrets: who knew a seed could take the noise away."""
+    drawn = np.frombuffer(secrets.token_bytes(8 * like.numel()), dtype=np.uint64) >> np.uint64(11)
+    uniform = torch.from_numpy((drawn.astype(np.float64) + 0.5) / 2.0**53)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal.reshape(like.shape).to(like)
 
 
 @dataclass
@@ -29,7 +33,6 @@ class Keeper:
     width: int
     labels: Mapping[Part, Tensor]
     """As the loss wants them."""
-    _noise: torch.Generator = field(default_factory=_secret)
 
     def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
         """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), for each of several askers."""
@@ -44,10 +47,7 @@ class Keeper:
         for who, z in scores.items():
             if z.shape != (len(rows), self.width) or z.dtype != self.settings.dtype:
                 raise RefusedError(f"the hub sends scores of another shape or type: {tuple(z.shape)}")
-            noise = None
-            if self.job.noise:
-                noise = torch.randn(z.shape, generator=self._noise, dtype=torch.float64).to(z)
-            found[who] = private.answers(rows, z, noise)
+            found[who] = private.answers(rows, z, secret_noise(z) if self.job.noise else None)
         return Message("answers", {}, found)
 
     def judged(self, question: Message) -> Message:

@@ -15,6 +15,7 @@ import tomli_w
 
 from tdcd.deployment.identity import Identity, certify
 from tdcd.deployment.run import read_set, silos_of
+from tdcd.deployment.silo import check_labels
 from tdcd.errors import DeploymentError
 from tdcd.experiments.job import Job, TableData
 from tdcd.files import write_atomically
@@ -74,6 +75,7 @@ class LocalFederation:
         Raises:
             TdcdError: the job cannot be deployed, or the folder holds another one.
         """
+        check_labels(job)
         names = silos_of(job, read_set(job))
         everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
         data = {identity: _data(job, identity) for identity in everybody}
@@ -88,6 +90,7 @@ class LocalFederation:
         sites, runs = {}, {}
         for silo, clients in names.items():
             place = folder / silo
+            place.mkdir(exist_ok=True)
             if not insecure:
                 certify(place / "certs", silo, clients, days=DAYS, ca_days=DAYS)
             runs[silo] = place / "run"
@@ -131,6 +134,13 @@ class LocalFederation:
                     told(f"{who} has stopped with exit code {hubs[who].returncode}")
                 if failed:
                     return max(abs(int(hubs[who].returncode)) for who in failed)
+                for silo in {who.silo for who in hubs}:
+                    codes = [
+                        process.poll() for who, process in self.processes.items() if who.client and who.silo == silo
+                    ]
+                    if codes and all(codes):
+                        told(f"all clients of silo '{silo}' have stopped with an error; the hub would wait for them")
+                        return max(abs(int(code)) for code in codes if code)
                 if end is not None and time.monotonic() > end:
                     raise DeploymentError(f"the deployment has not ended after {seconds:g} seconds")
                 time.sleep(0.1)

@@ -117,6 +117,8 @@ class Party:
     def check(self) -> None:
         """See that the site's table is there, and has the columns that it must have, before the hub is dialled.
 
+        Labels that are kept are looked at, too: nobody else can tell that they are wrong.
+
         Raises:
             DataError: it is not, or has not.
         """
@@ -125,6 +127,9 @@ class Party:
             for column, key in ((table.settings.id, "id"), (table.settings.label, "label")):
                 if column:
                     table.need(column, key)
+            if self._keeps:
+                label = table.settings.label or ""
+                self._coded(read_keys(table, [label]).facts[label])
 
     @property
     def _table(self) -> Table:
@@ -195,7 +200,7 @@ class Party:
         data = None if tables else self._read_set()
         self._keeper = self._with_labels(data) if self._keeps else None
         if facts["shape"] is None:
-            self.told("ready: it has labels only")
+            self.told(f"ready: labels of {len(self._numbers.get(Part.TRAIN, ())):,} training rows, and no features")
             return Message("begun", {"rows": {part.word: len(n) for part, n in self._numbers.items()}})
         rows = self._from_table(question) if data is None else self._from_set(data)
         self._rows = {
@@ -223,6 +228,7 @@ class Party:
             threads = self.site.workers or cores()
             workers = Workers(1)
             name, why = choose(task, "loop" if isinstance(loss, Asked) else self.site.compute)
+            why = "loop (it has to ask between steps)" if isinstance(loss, Asked) else why
             self._clients = LocalClients(task, make(task, name, workers, threads), workers)
             self.told(f"ready: {len(labels):,} training rows; {why}")
         return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
@@ -250,9 +256,9 @@ class Party:
             texts = self._keys.facts[self.job.silos[self.identity.silo].label or ""][places >= 0]
             ordered = texts[np.argsort(places[places >= 0])]
             try:
-                numbers = coded_alone(ordered, settings.loss, job.positive, job.classes)
+                numbers = self._coded(ordered)
             except DataError as error:  # what the hub hears must not tell labels
-                self.told(f"{self._table}: {error}")
+                self.told(str(error))
                 raise DataError(f"{self.identity}: its labels do not fit the job; its own log says why") from error
             found = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
         else:
@@ -262,6 +268,13 @@ class Party:
             part: settings.objective.prepare(labels, self._width, settings.dtype) for part, labels in found.items()
         }
         return Keeper(job, settings, self._width, prepared)
+
+    def _coded(self, texts: Array) -> Array:
+        job = self.job.labels
+        try:
+            return coded_alone(texts, self.job.training.loss, job.positive, job.classes)
+        except DataError as error:
+            raise DataError(f"{self._table}: {error}") from error
 
     def _from_table(self, question: Message) -> dict[Part, Tensor]:
         assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
@@ -349,7 +362,8 @@ class Party:
         assert self._clients is not None  # noqa: S101
         self._ask = ask
         with one_torch_thread():
-            return self._clients.descend(torch.zeros(len(self._mine), self._width, dtype=self.job.training.dtype))
+            still = torch.zeros(len(self._mine), self._width, dtype=self.job.training.dtype, device=self._device)
+            return self._clients.descend(still)
 
     def _told_answers(self, question: Message) -> Tensor:
         answers = question.tensors["answers"]

@@ -22,6 +22,7 @@ from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peer, Peers, Told
 from tdcd.deployment.server import Server
 from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.silo import check_labels
 from tdcd.deployment.site import ClientSite, HubSite, check_loopback
 from tdcd.deployment.tls import Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
@@ -76,6 +77,7 @@ def run_hub(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _give_memory_back()
+    check_labels(job)
     job = _at(job, site.data)
     data = read_set(job)
     names = silos_of(job, data)
@@ -209,6 +211,7 @@ def run_client(
     Raises:
         TdcdError: it cannot be started, is refused, or does not reach its hub.
     """
+    check_labels(job)
     job = _at(job, site.data)
     if isinstance(job.data, TableData):
         names = silos_of(job, None)

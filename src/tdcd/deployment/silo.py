@@ -18,11 +18,11 @@ from tdcd.core.topology import Roster
 from tdcd.data.alignment import Alignment, Keys, owners
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
-from tdcd.data.labels import coded
+from tdcd.data.labels import coded, must_name
 from tdcd.data.splits import Part
 from tdcd.errors import DataError, JobError
 from tdcd.experiments.data import JobData
-from tdcd.experiments.job import Job
+from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.tables import labels_of_ids, parts_of_ids, silo_features
 from tdcd.files import write_atomically
 
@@ -109,6 +109,21 @@ class SiloPlan:
             ) from error
 
 
+def check_labels(job: Job) -> None:
+    """Check that a job says of its labels what nobody could find out.
+
+    Raises:
+        JobError: it does not.
+    """
+    labels = job.labels
+    unnamed = isinstance(job.data, TableData) and labels.kept and not labels.classes
+    if unnamed and must_name(job.training.loss, labels.positive):
+        raise JobError(
+            "labels.classes: where labels are kept nobody can find out which there are; name all of them, as in "
+            'labels = { …, classes = ["low", "high"] }'
+        )
+
+
 def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients told."""
     parts = parts_of_ids(job, alignment, where)
@@ -119,12 +134,8 @@ def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys]
         texts = labels_of_ids(job, silo, alignment, keys)
         labels, classes = coded(texts, job.training.loss, job.labels.positive, job.labels.classes)
         outputs = objective.width(torch.from_numpy(labels))
-    elif isinstance(objective, CrossEntropy):
-        if not classes:
-            raise JobError(
-                'labels.classes: where labels are kept nobody can find out which there are; name all: ["low", "high"]'
-            )
-        outputs = len(classes)
+    if isinstance(objective, CrossEntropy):
+        outputs = max(outputs, len(job.labels.classes or ()))
     bare = not silo_features(job, silo, [key.table for key in keys])
     fingerprint = alignment.fingerprint
     return _plan(owners(alignment, keys), names, parts, labels, outputs, classes, fingerprint, bare=bare)

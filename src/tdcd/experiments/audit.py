@@ -29,6 +29,7 @@ from tdcd.engines import LocalEngine
 from tdcd.errors import JobError, nearest
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
+from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure
 from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
 
@@ -54,7 +55,8 @@ class Audit:
     clip: float | None
     noise: float
     rounds: int
-    """Rounds that were trained; fewer than the job's if it diverged."""
+    """Rounds that were trained."""
+    diverged: bool
     samples: int
     """Training samples that it was told of."""
     first: Leak
@@ -160,6 +162,7 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
         clip=defence.clip if defence else None,
         noise=defence.noise if defence else 0.0,
         rounds=done,
+        diverged=not _finite(blocks),
         samples=int(heard.sum()),
         first=_leak(first, first.norm(dim=1).numpy(), labels),
         every=_leak(mean, norms, labels),
@@ -208,5 +211,5 @@ def defences_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[D
     if noises and clip is None:
         raise JobError("--noise is told in units of --clip: set that, too")
     if clip is not None:
-        found += [Defence(clip, noise) for noise in (noises or [0.0])]
+        found += [Labels(silo="x", sharing="exact", clip=clip, noise=noise).defence for noise in noises or [0.0]]
     return list(dict.fromkeys(found))

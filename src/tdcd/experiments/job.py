@@ -188,8 +188,13 @@ class Job(Strict):
             raise ValueError(f"labels.silo: '{self.labels.silo}' is no silo{nearest(self.labels.silo, self.silos)}")
         if self.labels.positive is not None and self.training.loss != "binary-cross-entropy":
             raise ValueError("labels.positive goes with the loss binary-cross-entropy")
-        if self.labels.classes is not None and self.training.loss != "cross-entropy":
-            raise ValueError("labels.classes goes with the loss cross-entropy")
+        classes, positive = self.labels.classes, self.labels.positive
+        if classes is not None and self.training.loss == "squared-error":
+            raise ValueError("labels.classes: a regression has none")
+        if classes is not None and self.training.loss == "binary-cross-entropy":
+            wanted = "1" if positive is None else str(positive)
+            if len(classes) != 2 or wanted not in classes:
+                raise ValueError(f"labels.classes: the binary loss wants two, one of them '{wanted}' (labels.positive)")
         if self.labels.kept:
             others = [name for name, silo in self.silos.items() if silo.label and name != self.labels.silo]
             if others:

@@ -163,8 +163,8 @@ def load_run(path: Path | str) -> Run:
         raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
     if peers:
         raise RunError(
-            f"{path}: it is the run of one hub, of silo {listed(shapes)}, and predictions need the weights of silo "
-            f"{listed(peers)} too, which lie at their own hubs"
+            f"{path}: it is the run of one hub, of silo {listed([*shapes, *bare])}, and predictions need the weights "
+            f"of silo {listed(peers)} too, which lie at their own hubs"
         )
     settings = job.training
     networks = {

@@ -107,7 +107,7 @@ def run_variant(
         federation,
         {silo: job.model_of(silo) for silo in federation.with_features},
         chosen.training,
-        labels=chosen.labels,
+        labels=None if variant.endswith(" alone") else chosen.labels,
         validation=data.held_out.get(Part.VALIDATION),
         test=data.held_out.get(Part.TEST),
         engine=job.engine,

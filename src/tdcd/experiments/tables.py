@@ -227,7 +227,13 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
     alignment, keys = opened.alignment()
     parts = parts_of_ids(job, alignment, where)
-    labels, classes = coded(opened.labels(alignment, keys), job.training.loss, job.labels.positive, job.labels.classes)
+    owner = job.labels.silo or next(silo for silo in job.silos if job.silos[silo].label)
+    try:
+        labels, classes = coded(
+            opened.labels(alignment, keys), job.training.loss, job.labels.positive, job.labels.classes
+        )
+    except DataError as error:
+        raise DataError(f"silo '{owner}', column '{job.silos[owner].label}': {error}") from error
     ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)

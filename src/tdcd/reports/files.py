@@ -71,6 +71,8 @@ def variant_of(path: Path) -> str:
 
 def _read_run(path: Path, variant: str) -> RunFiles:
     federation = _read(path / "federation.json", json.loads)
+    if any("features" not in silo for silo in federation["silos"]):
+        raise RunError(f"{path}: made by an earlier version of tdcd, which did not tell who has features; train again")
     parts = {name: path / name for name in ("central", "one-tier")}
     parts |= {f"{silo['name']} alone": path / "alone" / silo["name"] for silo in federation["silos"]}
     return RunFiles(

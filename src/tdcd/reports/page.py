@@ -75,9 +75,11 @@ def fill(template: str, **values: Any) -> str:
 
 def who(run: RunFiles) -> dict[str, Any]:
     """Return what the parts of a page about participants and the machine need."""
-    silos = run.federation["silos"]
+    silos, labels = run.federation["silos"], run.job.get("labels", {})
+    keeper = labels.get("silo") if labels.get("sharing") in ("exact", "stale") and not run.in_one_place else None
     return {
-        "topology": Markup(topology(silos)),  # noqa: S704
+        "topology": Markup(topology(silos, keeper)),  # noqa: S704
+        "keeper": keeper,
         "unseen": any(len(silo["clients"]) > SHOWN for silo in silos),
         "silos": [_silo(silo) for silo in silos],
         "session": run.sessions[0],

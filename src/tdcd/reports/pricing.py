@@ -49,10 +49,14 @@ def times(run: RunFiles, costs: Costs, sharing: Sharing | None = None) -> list[f
     if run.in_one_place:
         return [line["round"] * steps * costs.step for line in run.history]
     if costs.speeds or costs.client_bandwidth or costs.hub_bandwidth or (costs.slow_clients and costs.slowdown > 1):
+        if run.federation.get("peers"):
+            raise RunError(f"{run.path}: the run of one hub, which does not know who holds what elsewhere; it can be "
+                           "priced for latencies only")  # fmt: skip
         clock = round_ends(run, costs, sharing)
         return [float(clock[line["round"]]) for line in run.history]
     down, across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
     features = [silo["name"] for silo in run.federation["silos"] if silo["features"]]
+    features += run.federation.get("peers", [])  # the run of one hub
     keeper, asked = _asking(run, sharing)
     if keeper and set(features) - {keeper}:
         trips = (1 + 2 * asked) * down + asked * across
@@ -94,7 +98,7 @@ class _Clocks:
         if ledger.askers:
             self._asked(rows)
             return
-        if len(now) > 1:
+        if len(ledger.blocks) > 1:
             batch = int(next(iter(rows.values())).sum())
             met = max(now.values()) + self._exchange((len(ledger.blocks) - 1) * batch)
             now.update(dict.fromkeys(now, met))

@@ -11,15 +11,21 @@ SHOWN = 12
 Point = tuple[float, float]
 
 
-def topology(silos: Sequence[Mapping[str, Any]]) -> str:
-    """Draw silos (as federation.json has them) as an ``<svg>`` element."""
+def topology(silos: Sequence[Mapping[str, Any]], keeper: str | None = None) -> str:
+    """Draw silos (as federation.json has them) as an ``<svg>`` element.
+
+    Where one keeps the labels, only its hub talks to the others.
+    """
     largest = max(client["rows"] for silo in silos for client in silo["clients"])
     crowded = len(silos) > 7
     hubs = [_hub(index, len(silos)) for index in range(len(silos))]
     edges, dots, words = [], [], []
     points = [(x, y + 45) for x, y in hubs]
+    names = [silo["name"] for silo in silos]
     for index, hub in enumerate(hubs):
-        edges += [_edge("peer", hub, other) for other in hubs[index + 1 :]]
+        for number, other in enumerate(hubs[index + 1 :], start=index + 1):
+            if keeper is None or keeper in (names[index], names[number]):
+                edges.append(_edge("peer", hub, other))
     for index, (silo, hub) in enumerate(zip(silos, hubs, strict=True)):
         clients = silo["clients"][:SHOWN]
         places = _fan(index, len(silos), len(clients), hub)

@@ -20,8 +20,8 @@ class Labels(Strict):
     positive: str | int | None = None
     """For tables: the label that counts as 1, where there are two that are not 0 and 1."""
     classes: list[str] | None = None
-    """For tables: all labels that there are, for the loss cross-entropy. At real sites that keep them, nobody else can
-    find out."""
+    """For tables: all labels that there are, where they are classes. At real sites that keep them, nobody can find
+    out."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """A defence of labels that are kept: the largest norm of what is told of a sample."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

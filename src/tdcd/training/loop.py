@@ -7,7 +7,7 @@ from math import inf, isfinite
 from typing import Any, Literal, Protocol
 
 from tdcd.core.ledger import Traffic
-from tdcd.core.network import Blocks, Network
+from tdcd.core.network import Block, Blocks, Network
 from tdcd.data.splits import Part
 from tdcd.errors import DeploymentError, DivergedError, RunError, listed
 from tdcd.training.directory import BEST, Kept, RunDirectory
@@ -55,6 +55,11 @@ class Party(Protocol):
 
         ``judge`` makes a verdict of measures.
         """
+
+
+def left_finite(block: Block, before: Block) -> bool:
+    """Tell whether numbers of a block are no longer finite. What was not so before is a constant, as a mask of -inf."""
+    return any(not tensor.isfinite().all() and before[name].isfinite().all() for name, tensor in block.items())
 
 
 class RewoundError(Exception):
@@ -211,11 +216,7 @@ class Loop:
 
     def _not_finite(self, blocks: Blocks) -> str:
         """Return the name of a silo whose numbers left the finite ones, if any did."""
-        for silo, block in blocks.items():
-            for name, tensor in block.items():
-                if not tensor.isfinite().all() and self.state.blocks[silo][name].isfinite().all():
-                    return silo  # what was not finite before is a constant, such as a mask of -inf
-        return ""
+        return next((silo for silo, block in blocks.items() if left_finite(block, self.state.blocks[silo])), "")
 
     def _evaluate_if_due(self) -> bool:
         """Evaluate the whole model if this is a round to do so after, and it was not done before."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.objective import CrossEntropy
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Samples
@@ -63,6 +64,8 @@ def prepare(
     validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
+    if isinstance(objective, CrossEntropy):
+        outputs = max(outputs, len(labels.classes or ()))
     networks = {
         silo: build_network(silo, chosen[silo], tuple(train.features[silo].shape[1:]), outputs, settings)
         for silo in federation.with_features
@@ -110,7 +113,7 @@ def check_labels(labels: Labels, federation: Federation) -> None:
     Raises:
         DataError: not so.
     """
-    if labels.kept and labels.silo is not None and labels.silo not in federation.silos:
+    if labels.silo is not None and labels.silo not in federation.silos:
         raise DataError(f"labels.silo: '{labels.silo}' is no silo{nearest(labels.silo, federation.silos)}")
     for silo in federation.silos:
         if silo not in federation.samples.features and silo != labels.silo:
@@ -131,6 +134,8 @@ def starting_blocks(
             silo: {name: _weights(value, f"initial weights, silo '{silo}', '{name}'") for name, value in block.items()}
             for silo, block in given.items()
         }
+        for silo in bare:
+            tensors.setdefault(silo, {})
         blocks = fitted(tensors, blocks, "initial weights")
     check_finite(blocks, networks, "")
     return blocks

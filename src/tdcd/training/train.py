@@ -75,7 +75,7 @@ def train(
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    _check_arguments(federation, settings, validation, test, directory, resume, observer, workers)
+    _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
     labels = labels or Labels()
     setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
     first = starting_blocks(setup.networks, initial, setup.bare)
@@ -152,6 +152,7 @@ class Simulation:
 def _check_arguments(
     federation: object,
     settings: object,
+    labels: object,
     validation: object,
     test: object,
     directory: object,
@@ -163,11 +164,12 @@ def _check_arguments(
     for name, value, kind, hint in (
         ("federation", federation, Federation, "make one with Federation.from_silos"),
         ("settings", settings, Settings, "make them with tdcd.Settings(…)"),
+        ("labels", labels, Labels, 'make them with tdcd.Labels(silo="bank", sharing="exact")'),
         ("validation", validation, Samples, "make them with tdcd.samples(features, labels)"),
         ("test", test, Samples, "make them with tdcd.samples(features, labels)"),
         ("observer", observer, Observer, "make a class of your own from tdcd.Observer"),
     ):
-        optional = name in ("validation", "test", "observer")
+        optional = name in ("labels", "validation", "test", "observer")
         if not isinstance(value, kind) and not (optional and value is None):
             raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
     if isinstance(settings, Settings) and validation is None and (settings.keep == "best" or settings.patience):
