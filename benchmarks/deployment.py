@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from tdcd.training.environment import environment
 
 HERE = Path(__file__).parent
 ROUNDS = 200
+TIMES = 5
+"""How often a round is measured; the median counts."""
 IDS = 100_000
 
 
@@ -55,11 +58,15 @@ def rounds(folder: Path) -> str:
         "training.checkpoint_every": 10 * ROUNDS,
     }
     job = load_job("breast-cancer", settings, clients=4)
-    federation = deployed(job, folder)
-    over_network = [seconds_a_round(read_history(run / "history.jsonl")) for run in federation.runs.values()]
+    over_network = []
+    for number in range(TIMES):  # others share the machine
+        federation = deployed(job, folder / str(number))
+        hubs = [seconds_a_round(read_history(run / "history.jsonl")) for run in federation.runs.values()]
+        over_network.append(max(hubs))
     simulated = seconds_a_round(run_job(job).federation.history)
     return (
-        f"| a round, N = 2, K = 4 each, linear model, ten processes | {1000 * max(over_network):.1f} ms, of which "
+        f"| a round, N = 2, K = 4 each, linear model, ten processes | {1000 * median(over_network):.1f} ms (median of "
+        f"{TIMES}: {1000 * min(over_network):.1f} to {1000 * max(over_network):.1f}), of which "
         f"{1000 * simulated:.2f} ms is what the simulation takes |"
     )
 
