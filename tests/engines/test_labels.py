@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from support import USERS, Problem, distance, problem, problems, same
 from tdcd.core.client import LocalSteps
 from tdcd.core.labels import Defence, PrivateLabels
 from tdcd.core.ledger import Sharing
+from tdcd.core.network import Network
 from tdcd.data.arrays import Array
 from tdcd.engines import Engine, LocalEngine, OracleEngine, local
 from tdcd.errors import ModelError
@@ -142,6 +145,29 @@ def test_a_defence_without_effect_changes_nothing_and_one_with_effect_does() -> 
         made.run(engine(made, "auto", keeping(made, "silo-0", s, Defence(1e3, 1e-3))), 2) for s in ("exact", "stale")
     ]
     assert all(distance({"silo-1": plain["silo-1"]}, {"silo-1": blocks["silo-1"]}) > 1e-3 for blocks in noisy)
+
+
+class Tokens(nn.Module):
+    """Rows of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.linear(self.table(rows).mean(1))
+        return found
+
+
+@pytest.mark.parametrize("sharing", ["exact", "stale"])
+def test_rows_of_whole_numbers(sharing: Sharing) -> None:
+    made = problem(["linear", "linear"], [3, 2])
+    rows = torch.randint(5, (30, 6), generator=torch.Generator().manual_seed(1))
+    tokens = replace(made.tasks["silo-1"], network=Network(Tokens(), torch.float64), features=rows)
+    mixed = replace(made, tasks={**made.tasks, "silo-1": tokens})
+    private = keeping(mixed, "silo-0", sharing)
+    assert distance(mixed.run(engine(mixed, "auto", private), 2), mixed.run(engine(mixed, "oracle", private), 2)) < 1e-9
 
 
 def test_a_kernel_cannot_ask() -> None:

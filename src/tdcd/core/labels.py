@@ -38,6 +38,14 @@ class Defence:
         return answers if drawn is None else answers + self.noise * self.clip * drawn
 
 
+def answered(
+    objective: Objective, scores: Tensor, labels: Tensor, defence: Defence | None, drawn: Tensor | None = None
+) -> Tensor:
+    """Return ∂ℓ/∂z at scores (…, E), as a client that has the labels sends it."""
+    found = objective.gradient(scores, labels)
+    return defence(found, drawn) if defence else found
+
+
 @dataclass(frozen=True)
 class PrivateLabels:
     """The labels of a federation in which one silo keeps them: all of its clients together."""
@@ -53,15 +61,19 @@ class PrivateLabels:
 
     def answers(self, samples: Tensor, scores: Tensor, drawn: Tensor | None = None) -> Tensor:
         """Return ∂ℓ/∂z of samples (…) at scores (…, E), as the clients that hold them send it."""
-        found = self.objective.gradient(scores, self.labels[samples])
-        return self.defence(found, drawn) if self.defence else found
+        return answered(self.objective, scores, self.labels[samples], self.defence, drawn)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether noise is added to the answers."""
+        return self.defence is not None and self.defence.noise > 0
 
     def drawn(self, number: int, silo: str, step: int, like: Tensor) -> Tensor | None:
-        """Draw the noise of a round's answers to a silo at a step, for its whole mini-batch; none without a defence.
+        """Draw the noise of a round's answers to a silo at a step, for its whole mini-batch, if there is any.
 
         The first answers are the same for all silos, and so is their noise.
         """
-        if self.defence is None or not self.defence.noise:
+        if not self.noisy:
             return None
         generator = torch.Generator().manual_seed(derive(self.seed, "noise", number, silo if step else "", step))
         return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)

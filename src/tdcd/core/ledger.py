@@ -29,6 +29,12 @@ import numpy.typing as npt
 Sharing = Literal["shared", "exact", "stale"]
 """``shared``: every silo has the labels. ``exact`` and ``stale``: one has, and answers; see labels."""
 
+
+def times_asked(sharing: Sharing | None, steps: int) -> int:
+    """Return how often in a round of so many local steps a silo without labels asks for them, if it has to."""
+    return steps if sharing == "exact" else 1
+
+
 Rows = npt.NDArray[np.int64]
 """|ζ_{k,j}| for every client k of a silo; shape (K_j,)."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.average import Mean
-from tdcd.core.ledger import Traffic
+from tdcd.core.ledger import Traffic, times_asked
 from tdcd.core.network import Block
 from tdcd.core.round import sum_of_others, summed
 from tdcd.core.topology import deal
@@ -41,7 +41,8 @@ class Attempt:
     ) -> None:
         """Plan it. ``away`` tells the samples of the next mini-batch whose clients are away at the end of this one."""
         self._clients, self._peers, self._plan, self._model = hub.clients, hub.peers, hub.plan, hub.model
-        self._silo, self._labels, self._settings = hub.silo, hub.job.labels, hub.job.training
+        self._silo, self._settings, self._sharing = hub.silo, hub.job.training, hub.job.labels.sharing
+        self._keeper, self._times = hub.job.labels.keeper, times_asked(self._sharing, self._settings.local_steps)
         self._block, self._zeta, self._lost, self._stamp, self._away = block, zeta, lost, stamp, away
         shards = deal(zeta, hub.plan.roster)
         self._rows = {hub.plan.roster.clients[client]: shards.order[place] for client, place in shards}
@@ -58,9 +59,9 @@ class Attempt:
             LostError: it must be begun again without some samples.
             DivergedError: the numbers of another silo are no longer finite.
         """
-        if not self._labels.kept or not self._peers.peers:
+        if self._keeper is None or not self._peers.peers:
             mean = await self._with_labels()
-        elif self._labels.silo == self._silo:
+        elif self._keeper == self._silo:
             mean = await self._answering()
         else:
             mean = await self._asking()
@@ -94,16 +95,15 @@ class Attempt:
     # Labels kept in one silo: this one asks
 
     async def _asking(self) -> Mean:
-        steps = self._settings.local_steps if self._labels.sharing == "exact" else 1
         answers = await self._asked(0, await self._embed())
-        for step in range(1, steps):
+        for step in range(1, self._times):
             phi = await self._embedded("step", {name: {"answers": answers[own]} for name, own in self._rows.items()})
             answers = await self._asked(step, phi)
-        return await self._descend("step" if self._labels.sharing == "exact" else "descend", {"answers": answers})
+        return await self._descend("step" if self._sharing == "exact" else "descend", {"answers": answers})
 
     async def _asked(self, step: int, phi: Tensor) -> Tensor:
         """Tell the hub with the labels the newest embeddings (B, E); return ∂ℓ/∂z (B, E)."""
-        keeper = self._labels.silo or ""
+        keeper = self._keeper or ""
         await self._peers.send(keeper, self._said(f"embeddings {step}", {"phi": phi}))
         self.traffic += Traffic(hub_to_hub=phi.nbytes)
         told = await self._peers.receive(keeper, f"answers {step}", self._stamp)
@@ -117,7 +117,7 @@ class Attempt:
         mean = self._unchanged()
         phi = None if self._plan.bare else await self._embed()
         first: dict[str, Tensor] = {} if phi is None else {self._silo: phi}
-        for step in range(self._settings.local_steps if self._labels.sharing == "exact" else 1):
+        for step in range(self._times):
             told = {
                 silo: await self._peers.receive(silo, f"embeddings {step}", self._stamp) for silo in self._peers.peers
             }

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.labels import PrivateLabels
+from tdcd.core.labels import answered
 from tdcd.data.splits import Part
 from tdcd.deployment.messages import Message, RefusedError
 from tdcd.training.labels import Labels
@@ -36,18 +36,12 @@ class Keeper:
 
     def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
         """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), for each of several askers."""
-        private = PrivateLabels(
-            self.job.silo or "",
-            self.job.sharing or "exact",
-            self.labels[Part.TRAIN],
-            self.settings.objective,
-            self.job.defence,
-        )
+        objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
         found = {}
         for who, z in scores.items():
             if z.shape != (len(rows), self.width) or z.dtype != self.settings.dtype:
                 raise RefusedError(f"the hub sends scores of another shape or type: {tuple(z.shape)}")
-            found[who] = private.answers(rows, z, secret_noise(z) if self.job.noise else None)
+            found[who] = answered(objective, z, labels, self.job.defence, secret_noise(z) if self.job.noise else None)
         return Message("answers", {}, found)
 
     def judged(self, question: Message) -> Message:

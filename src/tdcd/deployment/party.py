@@ -1,7 +1,7 @@
 """What a client does when its hub asks. Its rows never leave it, nor do its labels where they are kept."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from tdcd.core.round import Round
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, read_keys
+from tdcd.data.alignment import Alignment, Keys, gathered, read_keys
 from tdcd.data.arrays import Array
 from tdcd.data.labels import coded_alone
 from tdcd.data.preparation import Facts, Preparation
@@ -39,11 +39,6 @@ from tdcd.training.setup import build_network, device_of
 
 Walk = Suspended[Tensor, Tensor, Block]
 """Local steps that ask for ∂ℓ/∂z at each: embeddings (n, E) are asked about, weights are what comes of it."""
-
-
-def _nobody_answers(embeddings: Tensor) -> Tensor:
-    """Before the first round: a trial of the network wants some gradient."""
-    return torch.ones_like(embeddings)
 
 
 class ToldSurvey(BaseModel):
@@ -84,7 +79,6 @@ class Party:
     """Their embeddings."""
     _others: Tensor | None = None
     """The summed embeddings of the other silos, where it has heard them."""
-    _ask: Callable[[Tensor], Tensor] = _nobody_answers
     _walk: Walk | None = None
     """Its local steps, where they have to ask, and are waiting for an answer."""
 
@@ -179,7 +173,7 @@ class Party:
     @property
     def _keeps(self) -> bool:
         """Whether it has labels that never leave it."""
-        return self.job.labels.kept and self.identity.silo == self.job.labels.silo
+        return self.identity.silo == self.job.labels.keeper
 
     @property
     def _asks(self) -> bool:
@@ -193,7 +187,7 @@ class Party:
         self._numbers = {part: question.tensors[part.word].numpy() for part in Part if part.word in question.tensors}
         self._population, self._width = int(facts["population"]), int(facts["width"])
         self._abandon()
-        self._network = self._clients = None
+        self._network, self._clients, self._open = None, None, 0
         tables = isinstance(self.job.data, TableData)
         if tables:
             self._place(question)
@@ -244,26 +238,25 @@ class Party:
         if self.job.labels.sharing == "stale":
             self._given = Given(torch.ones(len(rows), self._width, dtype=self.job.training.dtype, device=rows.device))
             return self._given, numbers
-        return Asked(lambda _, embeddings: self._ask(embeddings)), numbers
+        return Asked(self._asked), numbers
 
     def _with_labels(self, data: JobData | None) -> Keeper:
         """Look up the labels of its own rows; nobody else is told."""
         settings, job = self.job.training, self.job.labels
         if data is None:
             assert self._keys is not None and self._alignment is not None and self._parts is not None  # noqa: S101, PT018
-            ids = self._keys.ids
-            places = self._alignment.places(ids.astype(np.str_) if self._alignment.ids.dtype.kind == "U" else ids)
-            texts = self._keys.facts[self.job.silos[self.identity.silo].label or ""][places >= 0]
-            ordered = texts[np.argsort(places[places >= 0])]
+            keys = self._keys
+            if self._alignment.ids.dtype.kind == "U":
+                keys = replace(keys, ids=keys.ids.astype(np.str_))
+            texts = gathered(self._alignment, [keys], self.job.silos[self.identity.silo].label or "")
             try:
-                numbers = self._coded(ordered)
+                numbers = self._coded(texts)
             except DataError as error:  # what the hub hears must not tell labels
                 self.told(str(error))
                 raise DataError(f"{self.identity}: its labels do not fit the job; its own log says why") from error
             found = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
         else:
-            whole = {Part.TRAIN: data.federation.samples, **data.held_out}
-            found = {part: whole[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
+            found = {part: data.parts[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
         prepared = {
             part: settings.objective.prepare(labels, self._width, settings.dtype) for part, labels in found.items()
         }
@@ -289,9 +282,8 @@ class Party:
         return load_data(self.job)
 
     def _from_set(self, data: JobData) -> dict[Part, Tensor]:
-        whole = {Part.TRAIN: data.federation.samples, **data.held_out}
         silo = self.identity.silo
-        return {part: whole[part].features[silo][torch.from_numpy(n)] for part, n in self._numbers.items()}
+        return {part: data.parts[part].features[silo][torch.from_numpy(n)] for part, n in self._numbers.items()}
 
     def _open_round(self, question: Message) -> Round:
         """Find its rows of a round's mini-batch."""
@@ -358,9 +350,12 @@ class Party:
             return Message("weights", {}, found.result)
         return Message("embeddings", {}, {"phi": found})
 
-    def _walked(self, ask: Callable[[Tensor], Tensor]) -> Block:
+    def _asked(self, _: Tensor, embeddings: Tensor) -> Tensor:
+        assert self._walk is not None  # noqa: S101
+        return self._walk.ask(embeddings)
+
+    def _walked(self) -> Block:
         assert self._clients is not None  # noqa: S101
-        self._ask = ask
         with one_torch_thread():
             still = torch.zeros(len(self._mine), self._width, dtype=self.job.training.dtype, device=self._device)
             return self._clients.descend(still)

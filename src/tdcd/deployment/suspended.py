@@ -23,12 +23,12 @@ class Done(Generic[R]):
 
 
 class Suspended(Generic[Q, A, R]):
-    """Runs a function in a thread of its own; whenever it asks, the thread waits for the answer.
+    """Runs a function in a thread of its own; whenever it calls ``ask``, the thread waits for the answer.
 
     Only one of the two threads is ever at work: the other waits for it.
     """
 
-    def __init__(self, function: Callable[[Callable[[Q], A]], R]) -> None:
+    def __init__(self, function: Callable[[], R]) -> None:
         self._questions: queue.SimpleQueue[Q | Done[R] | Exception] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[A | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
@@ -59,13 +59,18 @@ class Suspended(Generic[Q, A, R]):
             raise found
         return found
 
-    def _run(self, function: Callable[[Callable[[Q], A]], R]) -> None:
+    def _run(self, function: Callable[[], R]) -> None:
         try:
-            self._questions.put(Done(function(self._ask)))
+            self._questions.put(Done(function()))
         except Exception as error:  # it belongs to who waits for the next question
             self._questions.put(error)
 
-    def _ask(self, question: Q) -> A:
+    def ask(self, question: Q) -> A:
+        """Ask, from inside the function.
+
+        Raises:
+            AbandonedError: nobody answers any more.
+        """
         self._questions.put(question)
         answer = self._answers.get()
         if answer is None:

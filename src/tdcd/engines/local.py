@@ -12,7 +12,7 @@ from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_
 from tdcd.compute.fused import Fused
 from tdcd.compute.whole import embed_whole
 from tdcd.core.labels import Asked, Given, PrivateLabels
-from tdcd.core.network import Block, Blocks
+from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import Loss
 from tdcd.core.round import Round, communication_round, sum_of_others, summed
 from tdcd.core.streams import borrowed_stream
@@ -80,12 +80,12 @@ class Answers:
 
     def __init__(self, private: PrivateLabels, tasks: Mapping[str, SiloTask], witness: Witness | None = None) -> None:
         self._private, self._witness = private, witness
-        self._losses: dict[str, Loss] = {}
-        for silo, task in tasks.items():
-            if silo != private.silo and private.sharing == "stale":
-                self._losses[silo] = Given(task.features.new_ones(len(task.labels), task.width))
-            elif silo != private.silo:
-                self._losses[silo] = Asked(partial(self._asked, silo))
+        askers = [task for silo, task in tasks.items() if silo != private.silo]
+        self._given = Given(_answers_like(askers[0])) if askers and private.sharing == "stale" else None
+        """The answers of a round are the same for all who ask but once."""
+        self._losses: dict[str, Loss] = {
+            task.silo: self._given or Asked(partial(self._asked, task.silo)) for task in askers
+        }
         self._round: Round | None = None
         self._noise: dict[str, Tensor] = {}
         self._times: dict[str, Tensor] = {}
@@ -103,12 +103,14 @@ class Answers:
         """Hear the scores (B, E) of a round's mini-batch at the exchange."""
         private, batch = self._private, round_.batch
         self._round = round_
-        for silo, loss in self._losses.items():
-            if isinstance(loss, Given):
-                drawn = private.drawn(round_.number, silo, 0, scores)
-                samples = batch.to(scores.device)
-                loss.table[samples] = self._told(silo, samples, private.answers(samples, scores, drawn))
-            elif private.drawn(round_.number, silo, 0, scores[:0]) is not None:
+        if self._given:
+            samples = batch.to(scores.device)
+            answers = private.answers(samples, scores, private.drawn(round_.number, "", 0, scores))
+            self._given.table[samples] = answers
+            for silo in self._losses:
+                self._told(silo, samples, answers)
+        elif private.noisy:
+            for silo in self._losses:
                 noise = [private.drawn(round_.number, silo, step, scores) for step in range(self._most)]
                 self._noise[silo] = torch.stack([drawn for drawn in noise if drawn is not None])
                 self._times[silo] = torch.zeros_like(batch)
@@ -126,6 +128,13 @@ class Answers:
         if self._witness and self._round is not None:
             self._witness(silo, samples, answers)
         return answers
+
+
+def _answers_like(task: SiloTask) -> Tensor:
+    """Return room for an answer about each sample, in the type of the network's weights: rows may be whole numbers."""
+    dtypes = [tensor.dtype for _, tensor in named_tensors(task.network.module) if tensor.is_floating_point()]
+    dtype = dtypes[0] if dtypes else task.features.dtype
+    return torch.ones(len(task.labels), task.width, dtype=dtype, device=task.features.device)
 
 
 class LocalEngine:

@@ -33,6 +33,11 @@ class JobData:
     ids: Mapping[Part, Array]
     """The IDs of every part, in the order of its samples."""
 
+    @property
+    def parts(self) -> Mapping[Part, Samples]:
+        """The samples of every part."""
+        return {Part.TRAIN: self.federation.samples, **self.held_out}
+
 
 def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> JobData:  # noqa: ARG005
     """Read a job's data and deal it to silos and clients.

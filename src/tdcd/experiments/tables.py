@@ -92,8 +92,8 @@ class TableJob:
 
     def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
         """Return the label of every common ID."""
-        silo = self.job.labels.silo if self.job.labels.kept else next(iter(self.tables))
-        return labels_of_ids(self.job, silo or "", alignment, keys[silo or ""])
+        silo = self.job.labels.keeper or next(iter(self.tables))
+        return labels_of_ids(self.job, silo, alignment, keys[silo])
 
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdcd.core.ledger import Sharing
 from tdcd.errors import RunError
 from tdcd.files import check_run
 
@@ -31,6 +32,18 @@ class RunFiles:
     def in_one_place(self) -> bool:
         """Tell whether all data was in one place, so that nothing had to be sent."""
         return self.variant == "central" or self.variant.endswith(" alone")
+
+    @property
+    def label_silo(self) -> str | None:
+        """The silo that the job says has the labels."""
+        found: str | None = self.job.get("labels", {}).get("silo")
+        return found
+
+    @property
+    def sharing(self) -> Sharing:
+        """What becomes of them."""
+        found: Sharing = self.job.get("labels", {}).get("sharing") or "shared"
+        return found
 
     @property
     def final(self) -> Mapping[str, Any]:

@@ -75,8 +75,8 @@ def fill(template: str, **values: Any) -> str:
 
 def who(run: RunFiles) -> dict[str, Any]:
     """Return what the parts of a page about participants and the machine need."""
-    silos, labels = run.federation["silos"], run.job.get("labels", {})
-    keeper = labels.get("silo") if labels.get("sharing") in ("exact", "stale") and not run.in_one_place else None
+    silos = run.federation["silos"]
+    keeper = run.label_silo if run.sharing != "shared" and not run.in_one_place else None
     return {
         "topology": Markup(topology(silos, keeper)),  # noqa: S704
         "keeper": keeper,
@@ -159,32 +159,33 @@ def _results(runs: Mapping[str, RunFiles], metric: str) -> Table:
 
 def _costs(runs: Mapping[str, RunFiles], t_comm: Sequence[float], costs: Costs) -> Table:
     """Return the table of bytes and simulated times."""
-    header = [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
     rows = []
     for name, run in runs.items():
         if run.history and run.history[-1]["round"]:
             sent = ["–" if run.in_one_place else size(run.history[-1]["traffic"][way]) for way in WAYS]
             rows.append((name, [*sent, *(time(times(run, costs.at(t))[-1]) for t in t_comm)]))
-    return header, rows
+    return _prices(t_comm), rows
+
+
+def _prices(t_comm: Sequence[float]) -> list[str]:
+    return [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
 
 
 def _privacy(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> Table:
     """Return the table of what the run would send and take if its labels were shared, or kept in their silo."""
-    labels, others = run.job.get("labels", {}), [silo["name"] for silo in run.federation["silos"] if silo["features"]]
-    if "silo" not in labels or run.in_one_place or not run.history or not set(others) - {labels["silo"]}:
+    others = {silo["name"] for silo in run.federation["silos"] if silo["features"]} - {run.label_silo}
+    if run.label_silo is None or run.in_one_place or not run.history or not others:
         return [], []
     if run.federation.get("peers"):  # one hub does not know who holds what elsewhere
         return [], []
-    header = [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
     rows = []
     ways: tuple[Sharing, ...] = ("shared", "stale", "exact")
     for sharing in ways:
         total = sum(traffic_by_round(run, sharing), Traffic())
         sent = [size(getattr(total, way)) for way in WAYS]
         spent = [time(times(run, costs.at(t), sharing)[-1]) for t in t_comm]
-        this = " (this run)" if sharing == (labels.get("sharing") or "shared") else ""
-        rows.append((f"{sharing}{this}", [*sent, *spent]))
-    return header, rows
+        rows.append((f"{sharing} (this run)" if sharing == run.sharing else sharing, [*sent, *spent]))
+    return _prices(t_comm), rows
 
 
 def _silo(silo: Mapping[str, Any]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from tdcd.core.ledger import Ledger, Rows, Sharing, Traffic
+from tdcd.core.ledger import Ledger, Rows, Sharing, Traffic, times_asked
 from tdcd.core.seeds import derive
 from tdcd.costs import Costs
 from tdcd.errors import JobError, RunError, nearest
@@ -146,13 +146,12 @@ def _asking(run: RunFiles, sharing: Sharing | None) -> tuple[str | None, int]:
     Raises:
         JobError: labels cannot be kept, because the run's job does not say where they are.
     """
-    labels = run.job.get("labels", {})
-    sharing = sharing or labels.get("sharing") or "shared"
+    sharing = sharing or run.sharing
     if sharing == "shared":
         return None, 1
-    if "silo" not in labels:
+    if run.label_silo is None:
         raise JobError(f"{run.path}: its job does not say which silo has the labels (labels.silo)")
-    return str(labels["silo"]), _steps(run) if sharing == "exact" else 1
+    return run.label_silo, times_asked(sharing, _steps(run))
 
 
 def _rows_by_round(run: RunFiles, rosters: "Rosters") -> Iterator[Mapping[str, Rows]]:

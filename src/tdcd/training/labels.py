@@ -35,6 +35,11 @@ class Labels(Strict):
         return self.sharing in ("exact", "stale")
 
     @property
+    def keeper(self) -> str | None:
+        """The silo that keeps them, if one does."""
+        return self.silo if self.kept else None
+
+    @property
     def defence(self) -> Defence | None:
         """What is done to what is told."""
         return Defence(self.clip, self.noise) if self.clip is not None else None

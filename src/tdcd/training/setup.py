@@ -99,10 +99,8 @@ def prepare(
         silo: model.told() if isinstance(model, ModelSpec) else type(model).__name__ for silo, model in chosen.items()
     }
     private = None
-    if labels.kept and labels.silo and set(tasks) - {labels.silo}:
-        private = PrivateLabels(
-            labels.silo, labels.sharing or "exact", train.labels, objective, labels.defence, settings.seed
-        )
+    if labels.keeper and labels.sharing and set(tasks) - {labels.keeper}:
+        private = PrivateLabels(labels.keeper, labels.sharing, train.labels, objective, labels.defence, settings.seed)
     bare = tuple(silo for silo in federation.silos if silo not in tasks)
     return Setup(tasks, networks, train, validation, test, width, told, private, bare)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
-from tdcd.core.ledger import Ledger, Traffic
+from tdcd.core.ledger import Ledger, Traffic, times_asked
 from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.round import Round
 from tdcd.core.topology import Roster, Samples
@@ -245,7 +245,7 @@ def _ledger(federation: Federation, setup: Setup, settings: Settings) -> Ledger:
         owners={silo: roster.owner.numpy() for silo, roster in federation.rosters.items()},
         clients={silo: len(roster.clients) for silo, roster in federation.rosters.items()},
         keeper=setup.private.silo if setup.private else None,
-        asked=settings.local_steps if setup.private and setup.private.sharing == "exact" else 1,
+        asked=times_asked(setup.private.sharing if setup.private else None, settings.local_steps),
         blocks={
             silo: sum(tensor.nbytes for _, tensor in named_tensors(network.module))
             for silo, network in setup.networks.items()
