@@ -277,6 +277,11 @@ def distance(one: Blocks, two: Blocks) -> float:
     return largest
 
 
+def tame(blocks: Blocks) -> bool:
+    """Tell whether a training has not run away: where weights explode, so do differences by rounding."""
+    return all(bool((tensor.abs() < 1e6).all()) for block in blocks.values() for tensor in block.values())
+
+
 def same(one: Blocks, two: Blocks) -> bool:
     """Tell whether two global models are equal to the bit."""
     return distance(one, two) == 0

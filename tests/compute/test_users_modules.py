@@ -173,3 +173,147 @@ def test_networks_can_be_copied() -> None:
     twin = copy.deepcopy(network)
     assert same({"a": twin.initial()}, {"a": network.initial()})
     assert twin(twin.initial(), torch.randn(3, 4), training=False).shape == (3, 2)
+
+
+class Scales(nn.Module):
+    """Scales its rows, in place or not."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.linear = in_place, nn.Linear(5, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if self.in_place:
+            rows /= 4
+        else:
+            rows = rows / 4
+        embedding: Tensor = self.linear(rows)
+        return embedding
+
+
+def leaky(*, in_place: bool) -> nn.Module:
+    return nn.Sequential(nn.LeakyReLU(0.1, inplace=in_place), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("make", [Scales, leaky])
+@pytest.mark.parametrize("path", ["auto", "loop", "stacked", "oracle"])
+def test_every_step_sees_the_same_rows(path: str, make: Callable[..., nn.Module]) -> None:
+    """A network that writes to its rows trains as one that copies them first."""
+    made = problem(["linear", "linear"], [6, 2], samples=40, batch=30, outputs=3, steps=LocalSteps(5), rate=0.3)
+    found = {}
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        own = with_module(made, make(in_place=in_place))
+        found[in_place] = own.run(own.engine(path), 3)
+    assert distance(found[True], found[False]) < 1e-12
+
+
+class Alternates(nn.Module):
+    """Uses one of its weights in every other step only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(5, 3), nn.Linear(5, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        calls = self.get_buffer("calls")
+        calls.add_(1)
+        embedding: Tensor = self.always(rows)
+        return embedding + self.sometimes(rows) if calls.item() % 2 else embedding
+
+
+def test_momentum_outlives_a_step_that_does_not_use_a_weight() -> None:
+    torch.manual_seed(0)
+    steps = LocalSteps(6, momentum=0.9)
+    made = with_module(problem(["linear", "linear"], [3, 2], batch=20, outputs=3, steps=steps), Alternates())
+    assert distance(made.run(made.engine("auto"), 2), made.run(made.engine("oracle"), 2)) < 1e-12
+
+
+class Counts(nn.Module):
+    """Counts what it has seen on an attribute that is neither a weight nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.seen, self.calls = nn.Linear(5, 3), torch.zeros(3), [0]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        embedding: Tensor = self.linear(rows) + 0.01 * self.seen
+        self.seen = self.seen + embedding.detach().mean(0)
+        self.calls[0] += 1
+        return embedding * self.calls[0]
+
+
+@pytest.mark.parametrize("path", ["auto", "loop"])
+def test_nothing_on_a_plain_attribute_passes_from_client_to_client(path: str) -> None:
+    torch.manual_seed(0)
+    module = Counts()
+    made = with_module(problem(["linear", "linear"], [6, 2], samples=40, batch=30, outputs=3), module)
+    engine = made.engine(path)
+    everything = {silo: task.features for silo, task in made.tasks.items()}
+    expected = made.run(made.engine("oracle"), 3)
+    assert distance(made.run(engine, 3), expected) < 1e-12
+    first = engine.scores(expected, everything)
+    assert torch.equal(engine.scores(expected, everything), first)
+    assert module.calls == [0]
+    assert engine.paths["silo-0"].startswith("loop")
+
+
+class Hides(nn.Module):
+    """Draws random numbers, but not for two rows."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.linear = most, nn.Linear(5, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        embedding: Tensor = self.linear(rows)
+        return embedding * torch.rand(3, dtype=rows.dtype) if self.training and len(rows) > self.most else embedding
+
+
+@pytest.mark.parametrize("most", [2, 6])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_network_that_draws_for_many_rows_only(most: int, workers: int) -> None:
+    """Its clients have streams of their own, and the user's goes on as if nothing had been drawn."""
+    torch.manual_seed(0)
+    made = with_module(problem(["linear", "linear"], [4, 2], samples=60, batch=50, outputs=3), Hides(most))
+    expected = made.run(made.engine("oracle"), 3)
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    found = made.run(made.engine("auto", workers), 3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert distance(found, expected) < 1e-12
+
+
+def test_hooks_on_weights_are_refused() -> None:
+    module = nn.Linear(5, 3)
+    module.weight.register_hook(lambda g: g / 2)  # type: ignore[no-untyped-call]
+    with pytest.raises(ValueError, match="the weight 'weight' has a hook"):
+        Network(module)
+
+
+class Remembers(nn.Module):
+    """Has a whole number that no float64 holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        self.register_buffer("key", torch.tensor([2**62 + 1, -(2**60) - 3, 7]))
+        self.register_buffer("flag", torch.tensor([True, False]))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.get_buffer("key")[2] += len(rows)
+        embedding: Tensor = self.linear(rows)
+        return embedding
+
+
+@pytest.mark.parametrize("averaging", ["uniform", "samples"])
+@pytest.mark.parametrize("path", ["auto", "loop", "oracle"])
+def test_large_whole_numbers_stay_what_they_are(path: str, averaging: str) -> None:
+    torch.manual_seed(0)
+    made = problem(["linear"], [4], samples=40, batch=30, outputs=3, averaging=averaging)  # type: ignore[arg-type]
+    made = with_module(made, Remembers())
+    found = made.run(made.engine(path), 2)["silo-0"]
+    assert found["key"][:2].tolist() == [2**62 + 1, -(2**60) - 3]
+    assert found["flag"].tolist() == [True, False]
+    assert found["key"][2] == made.run(made.engine("oracle"), 2)["silo-0"]["key"][2] > 7

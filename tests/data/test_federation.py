@@ -63,20 +63,20 @@ def silo(**changes: object) -> Silo:
         ([("bank", X)], Y, "silos: a list of tdcd.Silo is wanted"),
         ([silo()], [0, 1, np.nan, 1, 0, 1], r"labels: NaN or infinite numbers in 1 of 6 rows \(row 2\)"),
         ([silo()], Y[:5], "IDs differ between silo 'bank' and the labels: 1 are not in the labels: 5"),
-        ([silo(clients=[range(6), []])], Y, "silo 'bank', client '1': it holds no rows"),
+        ([silo(clients=[range(6), []])], Y, "silo 'bank', client 'client-1': it holds no rows"),
         ([silo(clients=[])], Y, "silo 'bank': it needs at least one client"),
         ([silo(clients={"n": [0, 1, 2, 3], "s": [3, 4, 5, 1]})], Y, "two clients, 'n' and 's': 3, 1;"),
-        ([silo(clients=[[0, 1, 2, 2], [3, 4, 5]])], Y, "client '0': IDs listed several times: 2"),
+        ([silo(clients=[[0, 1, 2, 2], [3, 4, 5]])], Y, "client 'client-0': IDs listed several times: 2"),
         ([silo(clients=[[0, 1], [3, 4, 5]])], Y, "silo 'bank': 1 IDs that no client holds: 2"),
-        ([silo(clients=[range(6), [77]])], Y, "client '1': IDs without a row of features: 77"),
-        ([silo(clients=[range(6), ["x"]])], Y, "client '1': its IDs are texts, the silo's numbers"),
-        ([silo(clients=[[0.5, 1.5]])], Y, "client '0': IDs must be"),
-        ([silo(clients=[0, 1, 2])], Y, "silo 'bank', client '0': IDs must be a list"),
+        ([silo(clients=[range(6), [77]])], Y, "client 'client-1': IDs without a row of features: 77"),
+        ([silo(clients=[range(6), ["x"]])], Y, "client 'client-1': its IDs are texts, the silo's numbers"),
+        ([silo(clients=[[0.5, 1.5]])], Y, "client 'client-0': IDs must be"),
+        ([silo(clients=[0, 1, 2])], Y, "silo 'bank', client 'client-0': IDs must be a list"),
         ([silo(clients=5)], Y, "silo 'bank': clients must be lists of IDs"),
         ([silo(clients=None)], Y, "silo 'bank': clients must be lists of IDs"),
         ([silo(clients="abc")], Y, "silo 'bank': clients must be lists of IDs"),
         ([silo(clients={1: range(6)})], Y, "silo 'bank': a client's name must be a text, not 1"),
-        ([silo(clients=[iter([1])])], Y, "client '0': IDs must be a list"),
+        ([silo(clients=[iter([1])])], Y, "client 'client-0': IDs must be a list"),
         ([silo(name=3)], Y, "silo '3': a name is a text"),
         ([silo(features=[[1.0], [1.0, 2.0]])], Y, "silo 'bank': not an array of numbers"),
         ([silo(ids=[1, "b", 2, 3, 4, 5])], Y, "all whole numbers or all texts, not both"),
@@ -117,7 +117,7 @@ def test_test_samples_must_fit() -> None:
 
 def test_the_fingerprint_sees_every_part() -> None:
     base = Federation.from_silos([silo()], Y)
-    assert base.fingerprint() == Federation.from_silos([silo(clients=[[5, 3, 4], [2, 0, 1]])], Y).fingerprint()
+    assert base.fingerprint() == Federation.from_silos([silo(clients=[[2, 0, 1], [5, 3, 4]])], Y).fingerprint()
     other = X.copy()
     other[5, 1] += 1e-9
     changed = [
@@ -158,3 +158,20 @@ def test_ids_as_objects_and_of_any_length() -> None:
 def test_a_silo_that_is_not_there() -> None:
     with pytest.raises(DataError, match="no silo 'bnk'; did you mean 'bank'"):
         Federation.from_silos([silo()], Y).only("bnk")
+
+
+def test_clients_without_names_are_called_by_their_place_in_the_list() -> None:
+    lists = [[5, 4], [0, 3], [1, 2]]
+    made = Federation.from_silos([Silo("a", np.ones((6, 2)), lists)], np.arange(6) % 2)
+    roster = made.rosters["a"]
+    held = {name: np.flatnonzero(roster.owner.numpy() == k).tolist() for k, name in enumerate(roster.clients)}
+    assert held == {f"client-{k}": sorted(ids) for k, ids in enumerate(lists)}
+
+
+def test_a_silo_may_be_called_labels() -> None:
+    """Its rows do not stand for the labels when data is compared with that of an earlier session."""
+    prints = {
+        Federation.from_silos([Silo("labels", np.ones((4, 2)), [range(4)])], y).fingerprint()
+        for y in ([0, 1, 0, 1], [1, 1, 0, 0])
+    }
+    assert len(prints) == 2

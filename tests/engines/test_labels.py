@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from support import USERS, Problem, distance, problem, problems, same
+from support import USERS, Problem, distance, problem, problems, same, tame
 from tdcd.core.client import LocalSteps
 from tdcd.core.labels import Defence, PrivateLabels
 from tdcd.core.ledger import Sharing
@@ -58,6 +58,7 @@ def test_exact_answers_on_every_path(path: str, drawn: Problem, owner: str) -> N
 def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None:
     private = keeping(drawn, owner, "stale")
     expected = drawn.run(engine(drawn, "oracle", private), 2)
+    assume(tame(expected))
     assert distance(drawn.run(engine(drawn, "auto", private), 2), expected) < 1e-9
 
 
@@ -68,6 +69,7 @@ def test_stale_answers_on_every_path(path: str, drawn: Problem, owner: str) -> N
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     private = keeping(drawn, owner, "stale")
     expected = plain.run(engine(plain, "oracle", private), 2)
+    assume(tame(expected))
     assert distance(plain.run(engine(plain, path, private), 2), expected) < 1e-9
     single = drawn.with_steps(LocalSteps(1))
     for name in ("one-step", path):
@@ -184,3 +186,26 @@ def test_clients_without_labels_have_none() -> None:
     mixed = replace(made, tasks={**made.tasks, "silo-1": wrong})
     assert same(made.run(engine(made, "auto", private), 2), mixed.run(engine(mixed, "auto", private), 2))
     assert distance(made.run(engine(made, "oracle", private), 2), mixed.run(engine(mixed, "oracle", private), 2)) < 1e-9
+
+
+class Slice(nn.Module):
+    """Returns a view of its weights, whatever the rows are."""
+
+    def __init__(self, samples: int, outputs: int, *, expands: bool) -> None:
+        super().__init__()
+        self.expands = expands
+        self.table = nn.Parameter(torch.arange(samples * outputs, dtype=torch.float64).reshape(samples, outputs) / 9)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.table[0].expand(len(rows), -1) if self.expands else self.table[: len(rows)]
+
+
+@pytest.mark.parametrize("expands", [True, False])
+@pytest.mark.parametrize("sharing", ["exact", "stale"])
+def test_a_network_that_returns_a_view_of_a_weight(sharing: Sharing, expands: bool) -> None:
+    made = problem(["linear", "linear"], [2, 3], steps=LocalSteps(3))
+    network = Network(Slice(30, 3, expands=expands), torch.float64)
+    made = replace(made, tasks={**made.tasks, "silo-1": replace(made.tasks["silo-1"], network=network)})
+    private = keeping(made, "silo-0", sharing)
+    expected = made.run(engine(made, "oracle", private), 3)
+    assert distance(made.run(engine(made, "auto", private), 3), expected) < 1e-12

@@ -32,8 +32,6 @@ _MAKERS: dict[PathName, Callable[[SiloTask, Workers], Compute]] = {
     "one-step": OneStep,
     "layers": Layers,
     "stacked": Stacked,
-    "mixed": Mixed,
-    "loop": Loop,
 }
 _AS_ONE = "with Q = 1 all clients are one weighted step"
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
@@ -81,9 +79,18 @@ def _small_images(task: SiloTask) -> bool:
     return small and len(task.roster.clients) >= _MANY
 
 
-def make(task: SiloTask, name: PathName, workers: Workers = ALONE, threads: int = 1) -> Compute:
-    """Make a silo's path. Its clients are shared out to ``workers``; a kernel has ``threads`` of its own."""
-    return Fused(task, threads) if name == "kernel" else _MAKERS[name](task, workers)
+def make(
+    task: SiloTask, name: PathName, workers: Workers = ALONE, threads: int = 1, *, seeded: bool = False
+) -> Compute:
+    """Make a silo's path. Its clients are shared out to ``workers``; a kernel has ``threads`` of its own.
+
+    With ``seeded`` every client draws from a random stream of its own, also where the network seems to draw nothing.
+    """
+    if name == "kernel":
+        return Fused(task, threads)
+    if name in ("loop", "mixed"):
+        return (Loop if name == "loop" else Mixed)(task, workers, seeded=seeded)
+    return _MAKERS[name](task, workers)
 
 
 def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:

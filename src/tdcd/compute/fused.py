@@ -15,10 +15,11 @@ from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
 from tdcd.core.labels import Asked, Given
 from tdcd.core.network import Block
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
+from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork
 
 GROUPS = 16
@@ -64,7 +65,10 @@ class Fused:
         self._descend.restype = self._embed.restype = None
         self._numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
         self._features, self._labels = task.features.contiguous(), task.labels.contiguous()
-        self._target = _target(task.objective)
+        target = _target(task.objective)
+        if target is None:
+            raise ModelError(f"kernels do not know the loss {type(task.objective).__name__}")
+        self._target = [ctypes.c_int(target[0]), ctypes.c_double(target[1])]
         classes = isinstance(task.objective, CrossEntropy)
         self._answers = [_at(None), _at(self._labels)] if classes else [_at(self._labels), _at(None)]
         self._given = task.objective if isinstance(task.objective, Given) else None
@@ -121,15 +125,20 @@ class Fused:
         return (ctypes.c_void_p * len(kept))(*(t.data_ptr() if t is not None else None for t in kept)), kept
 
 
-def _target(objective: Loss) -> list[object]:
-    """Return the loss as the kernels know it: its number and the weight of positive rows."""
-    if isinstance(objective, CrossEntropy):
-        return [ctypes.c_int(0), ctypes.c_double(1.0)]
-    if isinstance(objective, BinaryCrossEntropy):
-        return [ctypes.c_int(1), ctypes.c_double(objective.positive_weight)]
-    if isinstance(objective, Given):
-        return [ctypes.c_int(3), ctypes.c_double(1.0)]
-    return [ctypes.c_int(2), ctypes.c_double(1.0)]
+def _target(objective: Loss) -> tuple[int, float] | None:
+    """Return the loss as the kernels know it, its number and the weight of positive rows; nothing if they do not.
+
+    A class made from one that they know may compute something else, so only the classes themselves count.
+    """
+    if type(objective) is CrossEntropy:
+        return 0, 1.0
+    if type(objective) is BinaryCrossEntropy:
+        return 1, objective.positive_weight
+    if type(objective) is SquaredError:
+        return 2, 1.0
+    if type(objective) is Given:
+        return 3, 1.0
+    return None
 
 
 def fused_shape(task: SiloTask) -> Shape | None:
@@ -205,6 +214,8 @@ def fused_trouble(task: SiloTask) -> str:
         return "there is none for this network"
     if isinstance(task.objective, Asked):
         return "kernels take all steps at once, and the silo's clients must ask for labels between them"
+    if _target(task.objective) is None:
+        return f"kernels do not know the loss {type(task.objective).__name__}"
     if task.steps != LocalSteps(task.steps.count):
         return "kernels take plain steps only"
     if weights_of(task.network.module) > SMALL:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
+from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.client import descend, gradient_of
+from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
@@ -39,12 +41,15 @@ class First:
 class Loop:
     """Compute a silo's clients one at a time, or one a worker."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+    def __init__(self, task: SiloTask, workers: Workers = ALONE, *, seeded: bool = False) -> None:
+        """Prepare it. With ``seeded``, every client has a random stream, though the network seemed not to draw."""
         self._task = task
         self._device = task.features.device
-        self._draws = draws(task)
+        self._draws = seeded or draws(task)
         self._workers = ALONE if self._draws else workers
         self._per_row, self._pure = bytes_per_row(task), pure(task)
+        self._copies = not leaves_rows_alone(task.network.module)
+        """Whether each pass needs rows of its own, as it may write to them."""
         self._embedding: SimpleQueue[Replica] = SimpleQueue()
         self._descending: SimpleQueue[Replica] = SimpleQueue()
         self._first: dict[int, First] = {}
@@ -63,8 +68,8 @@ class Loop:
                 replica.copy_buffers(block)
                 self._seed(round_, client)
                 x = rows_of(part)
-                embedding = checked(replica.module(x), len(x), task)
-                if share:
+                embedding = checked(replica.module(x.clone() if self._copies else x), len(x), task)
+                if share and not replica.forget():
                     stream = stream_state(self._device) if self._draws else []
                     self._first[client] = First(embedding, replica.weights, replica.buffers(), stream)
                 self._embedding.put(replica)
@@ -93,7 +98,7 @@ class Loop:
                 def gradient(now: Block) -> Block:
                     first = self._first.pop(client, None)
                     if first is None:
-                        embedding, weights = replica.module(x), now
+                        embedding, weights = replica.module(x.clone() if self._copies else x), now
                     else:
                         embedding, weights = first.embedding, first.weights
                         if self._draws:
@@ -117,7 +122,7 @@ class Loop:
         if features[0].nbytes * len(samples) > KEPT:
             return lambda part: features[samples[part]]
         gathered = features[samples]
-        return lambda part: gathered[part].clone()  # a module may write to its rows
+        return lambda part: gathered[part]
 
     def _lent(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:
@@ -148,9 +153,15 @@ class Replica:
         ]
         self.weights: Block = {name: parameters[name] for name in network.trainable}
         self._loading: object = None
+        self._attributes = Attributes(self.module)
+
+    def forget(self) -> bool:
+        """Put back what the module remembers besides weights and buffers; tell whether anything had changed."""
+        return bool(self._attributes) and self._attributes.put_back()
 
     def load(self, block: Block, loading: object = None) -> None:
-        """Take over a block's weights, unless that was done in the same ``loading``."""
+        """Take over a block's weights, unless that was done in the same ``loading``; nothing of before is left."""
+        self.forget()
         if self._parameters and (loading is None or self._loading is not loading):
             with torch.no_grad():
                 torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
@@ -194,7 +205,7 @@ def draws(task: SiloTask) -> bool:
 
 
 def pure(task: SiloTask) -> bool:
-    """Tell whether a forward pass leaves its rows and weights alone; torch counts the writes to each tensor."""
+    """Tell whether a forward pass leaves all but buffers alone; torch counts the writes to each tensor."""
     replica, x = Replica(task.network), task.features[:2].clone()
     watched = [x, *replica.module.parameters()]
     before = [tensor._version for tensor in watched]
@@ -203,4 +214,4 @@ def pure(task: SiloTask) -> bool:
             replica.module(x)
         except Exception:
             return False  # what fails here will fail in training, where it can be told properly
-    return before == [tensor._version for tensor in watched]
+    return before == [tensor._version for tensor in watched] and not replica.forget()

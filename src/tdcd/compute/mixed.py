@@ -19,8 +19,8 @@ CROWD = 8
 class Mixed:
     """For networks whose rows may influence each other: only clients of equal size can be stacked."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
-        self._stacked, self._loop = Stacked(task, workers), Loop(task, workers)
+    def __init__(self, task: SiloTask, workers: Workers = ALONE, *, seeded: bool = False) -> None:
+        self._stacked, self._loop = Stacked(task, workers), Loop(task, workers, seeded=seeded)
         self._now: Compute = self._loop
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:

@@ -2,12 +2,17 @@
 
 from torch import nn
 
+from tdcd.core.modules import is_torchs
+
 SMALL = 200_000
 """Weights up to which many clients at once are faster than one; larger networks keep torch's own products busy."""
 _ROWWISE = (
     nn.Linear, nn.Flatten, nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
     nn.Sigmoid, nn.Softplus, nn.LayerNorm, nn.GroupNorm, nn.Conv1d, nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d,
 )  # fmt: skip
+
+
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def weights_of(module: nn.Module) -> int:
@@ -24,6 +29,26 @@ def unaltered(module: nn.Module) -> bool:
         or part._backward_pre_hooks
         or "forward" in vars(part)
         for part in module.modules()
+    )
+
+
+def leaves_rows_alone(module: nn.Module) -> bool:
+    """Tell whether surely no pass writes to its rows."""
+    return _is_known(module) and not any(getattr(part, "inplace", False) for part in module.modules())
+
+
+def never_draws(module: nn.Module) -> bool:
+    """Tell whether surely no pass draws random numbers, however many rows it gets."""
+    return _is_known(module) and not any(
+        isinstance(part, _RANDOM) or (isinstance(part, nn.RNNBase | nn.MultiheadAttention) and part.dropout)
+        for part in module.modules()
+    )
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Tell whether all of its parts are torch's or tdcd's own, unaltered: then all that they do is known."""
+    return unaltered(module) and all(
+        is_torchs(part) or type(part).__module__.startswith("tdcd.models.") for part in module.modules()
     )
 
 

@@ -7,9 +7,12 @@ from torch.func import vmap
 from tdcd.compute.chunked import Chunk, Chunked
 from tdcd.compute.footprint import bytes_per_row
 from tdcd.compute.interface import blame, checked
+from tdcd.compute.modules import leaves_rows_alone
+from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.client import autograd, descend
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
 
 
@@ -18,6 +21,11 @@ class Stacked(Chunked):
 
     cache = 1 << 24
     """Many clients for each call count more than the nearest cache: a call costs a hundred microseconds or more."""
+
+    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+        super().__init__(task, workers)
+        self._copies = not leaves_rows_alone(task.network.module)
+        """Whether each pass needs rows of its own, as it may write to them."""
 
     def activations(self) -> int:
         """See Chunked."""
@@ -49,8 +57,15 @@ class Stacked(Chunked):
         def loss(embedding: Tensor) -> Tensor:
             return (task.objective.losses(embedding + stale, y) * share).sum()
 
-        gradient = autograd(lambda now: self._forward(now, x), loss, task.network.trainable)
-        descend(gradient, blocks, task.steps, rate, grouped=True)
+        def forward(now: Block) -> Tensor:
+            return self._forward(now, x.clone() if self._copies else x)
+
+        descend(autograd(forward, loss, task.network.trainable), blocks, task.steps, rate, grouped=True)
+        if task.network.remembers:
+            raise ValueError(
+                "it changes an attribute that is neither a weight nor a buffer, which stacked clients would share; "
+                'register it as a buffer, or set compute = "loop"'
+            )
         return blocks
 
     def _forward(self, blocks: Block, x: Tensor) -> Tensor:

@@ -19,23 +19,31 @@ PIECE = 1 << 18
 class Mean:
     """A weighted mean of blocks that holds one block, however many are added.
 
-    Sums are kept in float64, so that the mean of many float32 clients loses nothing.
+    Sums are kept in float64, so that the mean of many float32 clients loses nothing. Of whole numbers, such as
+    BatchNorm's count of batches, the differences from ``like`` are summed: those are exact where the numbers
+    themselves, above 2⁵³, are not.
     """
 
     def __init__(self, like: Block) -> None:
         self._dtypes = {name: tensor.dtype for name, tensor in like.items()}
         self._sum = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in like.items()}
+        self._whole = {name: tensor.long() for name, tensor in like.items() if not tensor.is_floating_point()}
         self._weight = 0.0
+
+    def _apart(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what is summed of a tensor, or of a stack of them."""
+        return tensor.long() - self._whole[name] if name in self._whole else tensor
 
     def add(self, block: Block, weight: float) -> None:
         """Add one block."""
         if block:
-            torch._foreach_add_([self._sum[name] for name in block], list(block.values()), alpha=weight)
+            summed = [self._apart(name, t) for name, t in block.items()] if self._whole else list(block.values())
+            torch._foreach_add_([self._sum[name] for name in block], summed, alpha=weight)
         self.count(weight)
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float) -> None:
         """Add one tensor of a block that comes in parts. Tell once with ``count`` that all of it has come."""
-        total, added = self._sum[name].view(-1), tensor.reshape(-1)
+        total, added = self._sum[name].view(-1), self._apart(name, tensor).reshape(-1)
         for start in range(0, len(total), PIECE):
             total[start : start + PIECE].add_(added[start : start + PIECE], alpha=weight)
 
@@ -46,23 +54,31 @@ class Mean:
     def add_stack(self, stack: Block, weights: Tensor) -> None:
         """Add a stack of blocks (G, …) with weights (G,), which lie in the main memory."""
         for name, tensor in stack.items():
-            self._sum[name].add_(torch.tensordot(weights.to(self._sum[name]), tensor.double(), dims=1))
+            apart = self._apart(name, tensor).double()
+            self._sum[name].add_(torch.tensordot(weights.to(self._sum[name]), apart, dims=1))
         self._weight += float(weights.sum())
 
     def add_sum(self, total: Block, weight: float) -> None:
-        """Add what is a weighted sum of blocks already."""
+        """Add what is a weighted sum of blocks of weights already."""
         for name, tensor in total.items():
             self._sum[name].add_(tensor)
         self._weight += weight
 
     def merge(self, other: "Mean") -> None:
-        """Add all that another mean has seen."""
+        """Add all that another mean, which began with the same block, has seen."""
         self.add_sum(other._sum, other._weight)
 
     def result(self) -> Block:
-        """Return the mean, and forget it. Whole-number buffers, such as BatchNorm's count of batches, are rounded."""
+        """Return the mean, and forget it. Whole numbers are rounded, a half to the even one."""
         found = {}
         for name in list(self._sum):
-            mean, dtype = self._sum.pop(name).div_(self._weight), self._dtypes[name]
-            found[name] = (mean if dtype.is_floating_point else mean.round()).to(dtype)
+            mean = self._sum.pop(name).div_(self._weight)
+            found[name] = (_rounded(self._whole[name], mean) if name in self._whole else mean).to(self._dtypes[name])
         return found
+
+
+def _rounded(whole: Tensor, more: Tensor) -> Tensor:
+    """Return the whole number nearest to ``whole + more``, a half to the even one."""
+    below = more.floor()
+    part, number = more - below, whole + below.long()
+    return number + ((part > 0.5) | ((part == 0.5) & (number % 2 != 0)))

@@ -72,9 +72,9 @@ def descend(gradient: Gradient, block: Block, steps: LocalSteps, rate: float, *,
             if steps.weight_decay:
                 found = {name: g + steps.weight_decay * block[name] for name, g in found.items()}
             if steps.momentum:
-                found = velocity = {
-                    name: steps.momentum * velocity[name] + g if name in velocity else g for name, g in found.items()
-                }
+                for name, g in found.items():  # a weight that a step does not use keeps its velocity
+                    velocity[name] = steps.momentum * velocity[name] + g if name in velocity else g
+                found = {name: velocity[name] for name in found}
             if found:
                 torch._foreach_add_([block[name] for name in found], list(found.values()), alpha=-rate)
 

@@ -92,9 +92,6 @@ class Given(Loss):
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores * self.table[labels]).sum(-1)
 
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return self.losses(scores, labels).mean()
-
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002, D102
         return self.table[labels]
 
@@ -111,9 +108,6 @@ class Asked(Loss):
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores * self.ask(labels, scores.detach())).sum(-1)
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return self.losses(scores, labels).mean()
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return self.ask(labels, scores)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tdcd.core.modules import Attributes, hooked_weights
+
 Block = dict[str, Tensor]
 """θ_j: the weights and running statistics of one silo's network, by torch's names for them."""
 
@@ -25,11 +27,18 @@ class Network:
     def __init__(
         self, module: nn.Module, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> None:
+        if hooked := hooked_weights(module):
+            raise ValueError(
+                f"the weight '{hooked[0]}' has a hook (register_hook), which copies of the network would not have; "
+                "change the gradient in forward, or by a hook of the module"
+            )
         self.module = copy.deepcopy(module).to(device, dtype).train()
         self.device = torch.device(device)
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         self.buffers = tuple(name for name in self.initial() if name not in self.trainable)
         """Everything that gradient steps leave alone: running statistics, frozen weights."""
+        self.remembers = False
+        """Whether a pass in training has changed an attribute that is neither a weight nor a buffer; it is put back."""
         self._threads = threading.local()
         self._places = {place: name for place, _, _, name in tensor_places(self.module)}
 
@@ -57,23 +66,29 @@ class Network:
     def __call__(self, block: Block, rows: Tensor, *, training: bool) -> Tensor:
         """Embed rows (n, …) as Φ (n, E).
 
-        What the module writes to its buffers, as BatchNorm does when training, is written to ``block``.
+        What the module writes to its buffers, as BatchNorm does when training, is written to ``block``. Other
+        attributes are as they were given, before and after.
         """
-        module = self._own_module()
+        module, attributes = self._own_module()
         if module.training != training:
             module.train(training)
         given = {place: block[name] for place, name in self._places.items()}
-        embedding: Tensor = functional_call(module, given, (rows,), tie_weights=False)
+        try:
+            embedding: Tensor = functional_call(module, given, (rows,), tie_weights=False)
+        finally:
+            if attributes and attributes.put_back() and training:
+                self.remembers = True
         for place, name in self._places.items():
             if given[place] is not block[name]:  # a buffer was replaced rather than changed
                 block[name] = given[place].detach()
         return embedding
 
-    def _own_module(self) -> nn.Module:
+    def _own_module(self) -> tuple[nn.Module, Attributes]:
         """Return this thread's copy: a call swaps tensors into the module, so threads must not share one."""
-        own: nn.Module | None = getattr(self._threads, "module", None)
+        own: tuple[nn.Module, Attributes] | None = getattr(self._threads, "own", None)
         if own is None:
-            own = self._threads.module = copy.deepcopy(self.module)
+            module = copy.deepcopy(self.module)
+            own = self._threads.own = module, Attributes(module)
         return own
 
     def with_weights(self, block: Block) -> nn.Module:

@@ -6,6 +6,7 @@ rows and a whole group of clients are the same to it.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,19 +16,37 @@ from tdcd.errors import DataError, ModelError, listed
 
 
 class Loss(ABC):
-    """What local steps descend: a number for every row, given its scores and whatever stands for its label."""
+    """What local steps descend: a number for every row, given its scores and whatever stands for its label.
+
+    Compute paths use whichever of ``losses``, ``loss`` and ``gradient`` suits them, so the three must agree. A class
+    that defines new ``losses`` therefore never inherits the mean or the gradient of other losses: unless it defines
+    its own, they are derived from ``losses``.
+    """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        own = vars(cls)
+        if "losses" in own:
+            for name in ("loss", "gradient"):
+                if name not in own:
+                    setattr(cls, name, getattr(Loss, name))
+        elif "loss" in own or "gradient" in own:
+            raise TypeError(f"{cls.__name__} defines loss or gradient without losses, which they must agree with")
 
     @abstractmethod
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
 
-    @abstractmethod
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return the mean of ℓ over rows: scores (n, E) and prepared labels to a scalar."""
+        return self.losses(scores, labels).mean()
 
-    @abstractmethod
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
+        with torch.enable_grad():
+            scores = scores.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.losses(scores, labels).sum(), scores)
+        return found
 
 
 class Objective(Loss):

@@ -6,6 +6,7 @@ nothing with the fast paths but the meaning of a task. Slow on purpose; kept for
 
 import copy
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Block, Blocks, named_tensors
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
 from tdcd.core.task import SiloTask
+from tdcd.errors import ModelError
 
 
 def oracle_round(
@@ -37,7 +39,7 @@ def oracle_round(
                 with torch.no_grad():
                     embeddings = model(torch.stack([task.features[p] for p in samples]))
                 for p, row in zip(samples, embeddings, strict=True):
-                    phi[silo][p] = row
+                    phi[silo][p] = row.detach().clone()  # it may be a view of a weight
 
     # Lines 16-22: the hubs exchange, each sums what the others sent.
     phi_minus: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
@@ -69,10 +71,23 @@ def oracle_round(
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
         result[silo] = {}
         for name, start in blocks[silo].items():
+            if not start.is_floating_point():
+                result[silo][name] = whole_mean([model[name] for model in models], weights)
+                continue
             mean = sum(w * m[name].double() for w, m in zip(weights, models, strict=True) if w) / sum(weights)
             assert isinstance(mean, Tensor)  # noqa: S101
-            result[silo][name] = (mean if start.is_floating_point() else mean.round()).to(start.dtype)
+            result[silo][name] = mean.to(start.dtype)
     return result
+
+
+def whole_mean(tensors: list[Tensor], weights: list[float]) -> Tensor:
+    """Return the mean of whole numbers, rounded, a half to the even one; in fractions, which have no largest number."""
+    total = Fraction(sum(weights))
+    numbers = [
+        round(sum((Fraction(w) * int(n) for w, n in zip(weights, column, strict=True)), Fraction(0)) / total)
+        for column in zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)
+    ]
+    return torch.tensor(numbers, dtype=torch.int64).to(tensors[0].dtype).reshape(tensors[0].shape)
 
 
 def held_samples(task: SiloTask, k: int, zeta: set[int]) -> list[int]:
@@ -100,7 +115,7 @@ def local_steps(model: nn.Module, x: Tensor, task: SiloTask, rate: float, backwa
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         for _ in range(task.steps.count):
-            model(x)
+            model(x.clone())
         return
     optimiser = torch.optim.SGD(
         parameters,
@@ -110,7 +125,7 @@ def local_steps(model: nn.Module, x: Tensor, task: SiloTask, rate: float, backwa
     )
     for step in range(task.steps.count):
         optimiser.zero_grad()
-        backward(step, model(x))
+        backward(step, model(x.clone()))  # a network may write to its rows: every step sees the same
         if task.steps.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), task.steps.clip_norm)
         optimiser.step()
@@ -137,7 +152,7 @@ def by_answers(
         noise = private.drawn(round_.number, silo, step, scores.new_empty(len(batch), scores.shape[1]))
         answers = []
         for p, z in zip(samples, scores, strict=True):
-            z = z.clone().requires_grad_()
+            z = z.detach().clone().requires_grad_()
             mean_loss(private.objective, z.unsqueeze(0), private.labels[p : p + 1]).backward()  # type: ignore[no-untyped-call]
             assert z.grad is not None  # noqa: S101
             answer = z.grad
@@ -152,10 +167,16 @@ def by_answers(
 
 
 def mean_loss(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:
-    """Return Equation 4's mean loss with torch's own functions."""
-    if isinstance(objective, CrossEntropy):
+    """Return Equation 4's mean loss with torch's own functions.
+
+    Raises:
+        ModelError: it is a loss that the oracle does not know; a class made from one that it knows may differ from it.
+    """
+    if type(objective) is CrossEntropy:
         return F.cross_entropy(scores, labels)
-    if isinstance(objective, BinaryCrossEntropy):
+    if type(objective) is BinaryCrossEntropy:
         weight = torch.tensor(objective.positive_weight, dtype=scores.dtype)
         return F.binary_cross_entropy_with_logits(scores[:, 0], labels, pos_weight=weight)
-    return F.mse_loss(scores, labels)
+    if type(objective) is SquaredError:
+        return F.mse_loss(scores, labels)
+    raise ModelError(f"the oracle does not know the loss {type(objective).__name__}; use another engine")

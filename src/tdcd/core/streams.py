@@ -1,5 +1,6 @@
-"""Torch's own random numbers, which dropout and the like draw from, borrowed and given back."""
+"""Random numbers that belong to the user, torch's and Python's, borrowed and given back."""
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -31,6 +32,16 @@ def set_stream(device: torch.device, states: Sequence[Tensor]) -> None:
     """Put the stream where it stood."""
     for generator, state in zip(generators(device), states, strict=True):
         generator.set_state(state)
+
+
+@contextmanager
+def untouched_random() -> Iterator[None]:
+    """Keep Python's random numbers where they are: some libraries draw from them when they are imported."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 @contextmanager

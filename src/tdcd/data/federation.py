@@ -133,7 +133,7 @@ class Federation:
         """Return a digest of all of the data: IDs, features, labels and who holds what."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(repr(self.ids.tolist()).encode())
-        digest.update(fingerprint({"labels": self.samples.labels, **self.samples.features}).encode())
+        digest.update(samples_fingerprint(self.samples).encode())
         for name in sorted(self.rosters):
             digest.update(repr(self.rosters[name].clients).encode())
             digest.update(fingerprint({name: self.rosters[name].owner}).encode())
@@ -147,6 +147,11 @@ def roster_of(owner: Array, names: Sequence[str]) -> Roster:
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(order))
     return Roster(tuple(names[k] for k in order), torch.from_numpy(rank[owner]))
+
+
+def samples_fingerprint(part: Samples) -> str:
+    """Return a digest of samples: labels, and every silo's rows. A silo may be called "labels"."""
+    return fingerprint({"labels": part.labels, **{f"silo {name}": rows for name, rows in part.features.items()}})
 
 
 def samples(features: Mapping[str, ArrayLike], labels: ArrayLike) -> Samples:
@@ -215,11 +220,12 @@ def _in_order(rows: Tensor, ids: Array) -> Tensor:
 
 def _roster(silo: Silo, common: Array) -> Roster:
     where = f"silo '{silo.name}'"
-    named = isinstance(silo.clients, Mapping)
     if isinstance(silo.clients, str) or not isinstance(silo.clients, Mapping | Sequence | np.ndarray):
         raise DataError(f"{where}: clients must be lists of IDs, named or not, not {shown(silo.clients)}")
     held: dict[str, IDs] = (
-        dict(silo.clients) if isinstance(silo.clients, Mapping) else {str(k): c for k, c in enumerate(silo.clients)}
+        dict(silo.clients)
+        if isinstance(silo.clients, Mapping)
+        else {f"client-{k}": ids for k, ids in enumerate(silo.clients)}
     )
     if not held:
         raise DataError(f"{where}: it needs at least one client")
@@ -250,5 +256,4 @@ def _roster(silo: Silo, common: Array) -> Roster:
     orphans = common[owner < 0]
     if len(orphans):
         raise DataError(f"{where}: {len(orphans)} IDs that no client holds: {listed(orphans)}")
-    roster = roster_of(owner, list(held))
-    return roster if named else replace(roster, clients=tuple(f"client-{k}" for k in range(len(held))))
+    return roster_of(owner, list(held))

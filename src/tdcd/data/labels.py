@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from tdcd.data.arrays import Array
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, JobError, listed
 
 Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
@@ -39,6 +39,8 @@ def coded(
         return numbers[places], ()
     if loss == "binary-cross-entropy":
         return _binary(places, names.tolist(), positive)
+    if loss != "cross-entropy":
+        raise JobError(f"labels: the loss '{loss}' is not known")
     if len(names) > MOST_CLASSES:
         raise DataError(f"labels: {len(names):,} different ones are too many classes; is it a regression?")
     if numbers is not None:  # by their size: 2 before 10

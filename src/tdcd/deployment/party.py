@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from tdcd.compute import Workers, choose, cores, make, one_torch_thread
+from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.core.labels import Asked, Given
 from tdcd.core.network import Block, Network, named_tensors
@@ -223,7 +224,8 @@ class Party:
             workers = Workers(1)
             name, why = choose(task, "loop" if isinstance(loss, Asked) else self.site.compute)
             why = "loop (it has to ask between steps)" if isinstance(loss, Asked) else why
-            self._clients = LocalClients(task, make(task, name, workers, threads), workers)
+            seeded = not never_draws(network.module)
+            self._clients = LocalClients(task, make(task, name, workers, threads, seeded=seeded), workers)
             self.told(f"ready: {len(labels):,} training rows; {why}")
         return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
 

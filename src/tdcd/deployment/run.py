@@ -1,7 +1,6 @@
 """A hub or a client from its files to the end of the training."""
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.compute import cores
+from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.splits import Part
@@ -168,10 +168,9 @@ def _finished(job: Job, directory: Path) -> bool:
 
 
 def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
-    told = repr(hub.model.network.module if hub.model.network else None)
     return {
         "common IDs": hub.plan.fingerprint,
-        "networks": hashlib.blake2b(told.encode(), digest_size=16).hexdigest(),
+        "networks": module_digest(hub.model.network.module) if hub.model.network else "none",
         "first weights": fingerprint(first[hub.silo]),
     }
 

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, one_torch_thread
+from tdcd.compute.choose import PathName
 from tdcd.compute.fused import Fused
+from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.core.labels import Asked, Given, PrivateLabels
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import Loss
 from tdcd.core.round import Round, communication_round, sum_of_others, summed
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.streams import borrowed_stream, stream_state
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards, deal
+from tdcd.errors import ModelError
 
 T = TypeVar("T")
 
@@ -142,7 +145,9 @@ class LocalEngine:
 
     Compiled kernels have threads of their own. Other paths share out the silos to the workers or, where there are fewer
     silos, the clients of one silo after the other; but only networks whose operations are long enough gain by it. With
-    a network that draws random numbers there is one worker: torch has one stream of them.
+    a network that draws random numbers there is one worker: torch has one stream of them. A network may hide that it
+    draws, for example by doing so for many rows only: if torch's stream has moved after a round, that round is
+    computed again with a stream for each client.
     """
 
     def __init__(
@@ -158,22 +163,51 @@ class LocalEngine:
             tasks = {silo: self._answers.without_labels(task) for silo, task in tasks.items()}
         if any(task.features.device.type != "cpu" for task in tasks.values()):
             workers = 1  # the device has enough to do
-        chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
-        drawing = any(draws(task) for task in tasks.values())
+        self._device = next(iter(tasks.values())).features.device
+        self._watched = not all(never_draws(task.network.module) for task in tasks.values())
+        """Whether a network might draw random numbers, though it is not known to."""
+        with borrowed_stream(self._device):
+            chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
+            self._build(tasks, chosen, workers, seeded=False)
+        self._build_seeded = partial(self._build, tasks, chosen, workers, seeded=True)
+
+    def _build(
+        self, tasks: Mapping[str, SiloTask], chosen: Mapping[str, tuple[PathName, str]], workers: int, *, seeded: bool
+    ) -> None:
+        if seeded:  # torch cannot stack clients that draw
+            why = "loop (its clients draw random numbers)"
+            chosen = {j: ("loop", why) if c[0] in ("stacked", "mixed") else c for j, c in chosen.items()}
+        drawing = seeded or any(draws(task) for task in tasks.values())
         gains = not drawing and any(gains_by_workers(tasks[silo], name, workers) for silo, (name, _) in chosen.items())
         by_silo = gains and len(tasks) >= workers
         self._silo_workers = Workers(workers if by_silo else 1)
         shared = Workers(workers if gains and not by_silo else 1)
         threads = 1 if by_silo else workers
-        self._device = next(iter(tasks.values())).features.device
         self.paths = {silo: why for silo, (_, why) in chosen.items()}
         self._silos = {
-            silo: LocalClients(task, make(task, chosen[silo][0], shared, threads), shared)
+            silo: LocalClients(task, make(task, chosen[silo][0], shared, threads, seeded=seeded), shared)
             for silo, task in tasks.items()
         }
 
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
+        if not self._watched:
+            return self._round(blocks, round_)
+        with borrowed_stream(self._device):
+            before = stream_state(self._device)
+            try:
+                found = self._round(blocks, round_)
+            except ModelError as error:
+                if "randomness" not in str(error.__cause__):  # what torch says of stacked clients that draw
+                    raise
+            else:
+                if all(map(torch.equal, before, stream_state(self._device))):
+                    return found
+            self._watched = False
+            self._build_seeded()
+        return self._round(blocks, round_)
+
+    def _round(self, blocks: Blocks, round_: Round) -> Blocks:
         peers = LocalPeers(partial(self._answers.open, round_) if self._answers else None)
         with one_torch_thread():
             return {**blocks, **communication_round(blocks, round_, self._silos, peers, self._each)}

@@ -11,7 +11,7 @@ from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round, summed
 from tdcd.core.streams import borrowed_stream
 from tdcd.core.task import SiloTask
-from tdcd.errors import ModelError
+from tdcd.errors import ModelError, TdcdError
 
 
 class OracleEngine:
@@ -27,6 +27,8 @@ class OracleEngine:
         try:
             with borrowed_stream(self._device):
                 return {**blocks, **oracle_round(blocks, round_, self._tasks, self._private)}
+        except TdcdError:
+            raise
         except Exception as error:
             raise ModelError(f"a network failed in round {round_.number}: {type(error).__name__}: {error}") from error
 

@@ -30,7 +30,7 @@ from tdcd.errors import JobError, nearest
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.training.labels import Labels
-from tdcd.training.metrics import PRIMARY, measure
+from tdcd.training.metrics import PRIMARY, measure, scikit_learn
 from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
 
 Told = Callable[[int, int], None]
@@ -194,10 +194,8 @@ def _either_way(norms: Array, labels: Array) -> float:
 
 def area(scores: Array, positive: Array) -> float:
     """Return the area under the ROC curve; a guess where there is only one class."""
-    from sklearn.metrics import roc_auc_score
-
     positive = np.asarray(positive, dtype=bool)
-    return float(roc_auc_score(positive, scores)) if positive.any() and not positive.all() else 0.5
+    return float(scikit_learn().roc_auc_score(positive, scores)) if positive.any() and not positive.all() else 0.5
 
 
 def defences_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[Defence | None]:

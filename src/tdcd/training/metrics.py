@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.streams import untouched_random
+from tdcd.errors import ModelError
 
 METRICS = {
     "cross-entropy": ("loss", "accuracy", "f1", "top5", "auroc", "auprc"),
@@ -23,6 +25,13 @@ PRIMARY = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "square
 Array = npt.NDArray[Any]
 
 
+def scikit_learn() -> Any:
+    """Return scikit-learn's metrics."""
+    with untouched_random():
+        from sklearn import metrics
+    return metrics
+
+
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels."""
     scores, labels = scores.cpu(), labels.cpu()
@@ -33,14 +42,15 @@ def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, f
         found |= _classes(scores, y, predicted)
     elif isinstance(objective, BinaryCrossEntropy):
         found |= _binary(scores[:, 0].double().numpy(), y.astype(np.int64), predicted)
-    else:
+    elif isinstance(objective, SquaredError):
         found |= _regression(y.astype(np.float64), predicted.astype(np.float64))
+    else:
+        raise ModelError(f"no metrics are known for the loss {type(objective).__name__}")
     return {name: float(value) for name, value in found.items()}
 
 
 def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
-    from sklearn import metrics
-
+    metrics = scikit_learn()
     found = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, average="macro", zero_division=0),
@@ -58,8 +68,7 @@ def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
 
 
 def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
-    from sklearn import metrics
-
+    metrics = scikit_learn()
     found = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, zero_division=0),
@@ -71,8 +80,7 @@ def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
 
 
 def _regression(y: Array, predicted: Array) -> dict[str, float]:
-    from sklearn import metrics
-
+    metrics = scikit_learn()
     found = {"mse": metrics.mean_squared_error(y, predicted)}
     if len(y) > 1:
         found["r2"] = metrics.r2_score(y, predicted)

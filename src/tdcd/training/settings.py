@@ -81,7 +81,9 @@ class Settings(Strict):
             return CrossEntropy()
         if self.loss == "binary-cross-entropy":
             return BinaryCrossEntropy(self.positive_weight)
-        return SquaredError()
+        if self.loss == "squared-error":
+            return SquaredError()
+        raise JobError(f"training.loss: '{self.loss}' is not known")
 
     @property
     def steps(self) -> LocalSteps:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.errors import ModelError
 from tdcd.training.metrics import as_double
 
 Tally = Mapping[str, list[float]]
@@ -32,6 +33,8 @@ def ranks(objective: Objective, scores: Tensor) -> Tensor:
 
 def tally(objective: Objective, scores: Tensor, labels: Tensor, ranked: Tensor) -> Tally:
     """Add up over a client's rows: scores (n, E), prepared labels, and the ranks (n, E) of these rows among all."""
+    if not isinstance(objective, CrossEntropy | BinaryCrossEntropy | SquaredError):
+        raise ModelError(f"no metrics are known for the loss {type(objective).__name__}")
     sums = {
         "rows": torch.tensor([float(len(scores))]),
         "loss": objective.losses(scores.double(), as_double(labels)).sum().view(1),

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
 from tdcd.core.ledger import Ledger, Traffic, times_asked
+from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.round import Round
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
-from tdcd.data.federation import Federation
+from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.data.preparation import Preparation
 from tdcd.data.splits import Part
 from tdcd.engines import Engine, LocalEngine, OracleEngine
@@ -279,7 +280,7 @@ def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | 
 
 def _fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: Sequence[Tensor]) -> dict[str, str]:
     """Digest everything a training is given that its job does not say."""
-    told = {silo: repr(network.module) for silo, network in setup.networks.items()}
+    told = {silo: module_digest(network.module) for silo, network in setup.networks.items()}
     given = {
         "training data": federation.fingerprint(),
         "networks": hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest(),
@@ -287,7 +288,7 @@ def _fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: 
     }
     for name, part in (("validation data", setup.validation), ("test data", setup.test)):
         if part:
-            given[name] = fingerprint({"labels": part.labels, **part.features})
+            given[name] = samples_fingerprint(part)
     if batches:
         given["batches"] = fingerprint({str(number): batch for number, batch in enumerate(batches, start=1)})
     return given

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tdcd.core.streams import untouched_random
 from tdcd.data.features import Columns, Strips
 from tdcd.data.sets.base import Dataset, Published, whole
 
 
 def _digits(directory: Path) -> Dataset:  # noqa: ARG001
-    from sklearn.datasets import load_digits
+    with untouched_random():
+        from sklearn.datasets import load_digits
 
     bunch = load_digits()
     return Dataset(
@@ -26,7 +28,8 @@ def _digits(directory: Path) -> Dataset:  # noqa: ARG001
 
 
 def _breast_cancer(directory: Path) -> Dataset:  # noqa: ARG001
-    from sklearn.datasets import load_breast_cancer
+    with untouched_random():
+        from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
     return Dataset(
