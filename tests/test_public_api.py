@@ -14,7 +14,7 @@ PUBLIC = {
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
     "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "averaging", "positive_weight", "momentum",
-    "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "keep", "patience",
+    "carry_momentum", "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "keep", "patience",
     "checkpoint_every",
 }  # fmt: skip
 

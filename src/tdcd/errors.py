@@ -7,6 +7,7 @@
     ├── RunError        a run directory that is missing, damaged, or of another job
     ├── DivergedError   training left the finite numbers
     └── DeploymentError sites that do not find, trust or understand one another
+        └── AbsentError hubs or clients that were waited for in vain
 
 A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
 needs the traceback. The command line prints it and exits with 2.
@@ -42,6 +43,10 @@ class DivergedError(TdcdError):
 
 class DeploymentError(TdcdError):
     """Hubs and clients at different sites do not find, trust or understand one another."""
+
+
+class AbsentError(DeploymentError):
+    """Hubs or clients that are needed were waited for in vain."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from tdcd.deployment.clients import Clients, Question
 from tdcd.deployment.messages import Message
 from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peers
-from tdcd.training.directory import RunDirectory
+from tdcd.training.directory import Checkpoint, RunDirectory
 
 FOLDER = Path(sys.argv.pop(1))
 OPTIONS = dict(zip(sys.argv, sys.argv[1:], strict=False))
@@ -60,9 +60,10 @@ def patch() -> None:
         await astop_at(f"exchange {message.kind}")
         return await exchange(peers, message, *more)
 
-    def stopping_save(directory: RunDirectory, *arguments: Any) -> None:
+    def stopping_save(directory: RunDirectory, checkpoint: Checkpoint) -> None:
         stop_at("save")
-        save(directory, *arguments)
+        stop_at(f"save {checkpoint.round}")
+        save(directory, checkpoint)
 
     setattr(Party, "answer", stopping_answer)  # noqa: B010
     setattr(Clients, "ask", stopping_ask)  # noqa: B010

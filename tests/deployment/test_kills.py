@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation, LocalSite
@@ -38,8 +39,8 @@ Event = tuple[Identity, str, signal.Signals]
 class Stage:
     """A federation whose sites can be stopped where one wants."""
 
-    def __init__(self, folder: Path) -> None:
-        job = load_job("breast-cancer", SETTINGS)
+    def __init__(self, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+        job = load_job("breast-cancer", SETTINGS | dict(more or {}))
         self.federation = LocalFederation.laid_out(job, folder / "deployed")
         self.arms = folder / "arms"
         self.arms.mkdir()

@@ -34,7 +34,7 @@ from tdcd.deployment.site import ClientSite
 from tdcd.deployment.tls import Open
 from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
 from tdcd.errors import DataError, DeploymentError, TdcdError
-from tdcd.training.directory import RunDirectory, read_history
+from tdcd.training.directory import Checkpoint, RunDirectory, read_history
 from tdcd.training.loop import Loop, Measures, Observer, RewoundError, Verdict
 from tdcd.training.settings import Settings
 
@@ -47,7 +47,7 @@ from .test_rounds import job
 
 
 def save(directory: RunDirectory, number: int) -> None:
-    directory.save(number, {"a": {"w": torch.zeros(2)}}, 0.0, Traffic(), {})
+    directory.save(Checkpoint(number, {"a": {"w": torch.zeros(2)}}, 0.0, Traffic(), {}))
 
 
 def test_checkpoints_of_a_future_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:
@@ -101,8 +101,9 @@ class Rewinding:
         self.done = number
         return blocks, Traffic()
 
-    def concluded(self, number: int) -> None:
-        assert number == 30
+    def concluded(self, number: int, kept: int) -> bool:
+        assert (number, kept) == (30, 10)
+        return True
 
     def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}

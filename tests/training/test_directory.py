@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     assert good
     blocks = {silo: dict(block) for silo, block in good.blocks.items()}
     blocks["b"]["1.bias"] = blocks["b"]["1.bias"] * torch.nan
-    run.save(good.round, blocks, good.seconds, good.traffic, good.inputs)
+    run.save(replace(good, blocks=blocks))
     with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors: silo 'b': the weights '1.bias' to start from"):
         train(tmp_path, resume=True)
 
@@ -445,3 +446,50 @@ def test_a_schedule_that_depends_on_the_rounds_cannot_be_given_more(tmp_path: Pa
     train(tmp_path / "run", rounds=8, schedule={"kind": "cosine"})
     with pytest.raises(tdcd.RunError, match=r"training.rounds: 8 there, 12 here"):
         train(tmp_path / "run", resume=True, schedule={"kind": "cosine"})
+
+
+class Scaled(nn.Module):
+    """Two of these look the same when printed."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale, self.linear = scale, nn.Linear(2, 1)
+        nn.init.constant_(self.linear.weight, 0.1)
+        nn.init.constant_(self.linear.bias, 0.0)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        embedding: torch.Tensor = self.scale * self.linear(rows)
+        return embedding
+
+
+def other_forward() -> type[nn.Module]:
+    """Return another class of the same name."""
+
+    class Scaled(globals()["Scaled"]):  # type: ignore[misc]
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            embedding: torch.Tensor = self.linear(rows).tanh()
+            return embedding
+
+    return Scaled
+
+
+def hooked() -> nn.Module:
+    module = Scaled(2.0)
+    module.linear.register_forward_hook(lambda _m, _i, output: -output)
+    return module
+
+
+@pytest.mark.parametrize("other", [lambda: Scaled(3.0), lambda: other_forward()(2.0), hooked])
+def test_another_network_that_looks_the_same_is_refused(tmp_path: Path, other: Any) -> None:
+    class Twice(Scaled):
+        pass
+
+    first = Scaled(2.0)
+    models = MODELS | {"a": first}
+    assert repr(other().linear) == repr(first.linear)
+    tdcd.train(FEDERATION, models, settings(rounds=3), directory=tmp_path)
+    for strange in (other(), Twice(2.0)):
+        with pytest.raises(tdcd.RunError, match="not what it was started with: networks; start a new run"):
+            tdcd.train(FEDERATION, MODELS | {"a": strange}, settings(rounds=6), directory=tmp_path, resume=True)
+    again = tdcd.train(FEDERATION, MODELS | {"a": Scaled(2.0)}, settings(rounds=6), directory=tmp_path, resume=True)
+    assert same(again.blocks, tdcd.train(FEDERATION, models, settings(rounds=6)).blocks)

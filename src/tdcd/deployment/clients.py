@@ -12,7 +12,7 @@ import grpc
 from torch import Tensor
 
 from tdcd.deployment.messages import Assembler, Message, RefusedError, frames
-from tdcd.errors import DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, listed
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
@@ -336,7 +336,7 @@ class Clients:
             left = end - time.monotonic()
             if left <= 0:
                 absent = ", ".join(sorted(set(self.names) - self.present()))
-                raise DeploymentError(
+                raise AbsentError(
                     f"silo '{self.silo}': {len(self.present())} of at least {count} clients are there after "
                     f"{seconds:g} seconds; absent: {absent}. What was done is kept: start the hub again to go on"
                 )

@@ -28,9 +28,13 @@ from tdcd.deployment.evaluation import Evaluator, Judge
 from tdcd.deployment.messages import Message, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
-from tdcd.errors import DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, listed
 from tdcd.training.loop import Measures, RewoundError, Verdict
 
+ALONE = (
+    "this hub has all it needs, and ends alone; when a hub that has not ended is back, start this one again, too, and "
+    "they go on together"
+)
 RECENT = 20
 """Rounds that the speed is told of."""
 
@@ -132,13 +136,28 @@ class Hub(Evaluator):
 
     # The end
 
-    async def concluded(self, number: int) -> None:
-        """Wait until all hubs have written what they hold at the end: one that was killed may need this one."""
+    async def concluded(self, number: int, kept: int) -> bool:
+        """Wait until all hubs have written what they hold at the end: one that was killed may need this one.
+
+        Returns:
+            Whether all have. One that has not may still need this hub, which then goes on when it is started again.
+
+        Raises:
+            DeploymentError: another hub ends with the weights of another round.
+        """
         self.stage = "waiting for the other hubs to end"
         try:
-            await self.peers.exchange(Message("concluded", {}, {}, Stamp("", 0, number)))
-        except DeploymentError as error:
-            self.told(f"this hub has all it needs, but ends alone: {error}")
+            told = await self.peers.exchange(Message("concluded", {"kept": kept}, {}, Stamp("", 0, number)))
+        except AbsentError as error:
+            self.told(f"{ALONE}: {error}")
+            return False
+        other = {silo: message.facts.get("kept") for silo, message in told.items()}
+        if odd := [f"that of silo '{silo}' of round {round_}" for silo, round_ in other.items() if round_ != kept]:
+            raise DeploymentError(
+                f"the hubs end with weights of different rounds: this one of round {kept}, {listed(odd)}; together "
+                "they are no model. Start all hubs again"
+            )
+        return True
 
     async def farewell(self, status: str) -> None:
         """Tell the clients that it is over."""
@@ -208,9 +227,10 @@ class HubParty:
         block, traffic = self.run(self.hub.one_round(blocks[self.hub.silo], number))
         return {self.hub.silo: block}, traffic
 
-    def concluded(self, number: int) -> None:
+    def concluded(self, number: int, kept: int) -> bool:
         """See Party."""
-        self.run(self.hub.concluded(number))
+        found: bool = self.run(self.hub.concluded(number, kept))
+        return found
 
     def measured(self, blocks: Blocks, judge: Judge) -> tuple[Measures, Verdict]:
         """See Party."""

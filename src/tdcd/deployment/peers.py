@@ -20,7 +20,7 @@ import grpc
 from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
 from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
-from tdcd.errors import DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, listed
 from tdcd.training.loop import RewoundError
 
 T = TypeVar("T")
@@ -358,9 +358,9 @@ class Peers:
                 return
         raise RewoundError
 
-    def _lost(self, silos: Sequence[str], why: str) -> DeploymentError:
+    def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
         told = listed(f"that of '{silo}' ({self.peers[silo].address})" for silo in silos)
-        return DeploymentError(
+        return AbsentError(
             f"a hub was waited for {self.deadline:g} seconds in vain, {told}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )

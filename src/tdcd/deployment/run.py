@@ -16,7 +16,7 @@ from tdcd.data.splits import Part
 from tdcd.deployment.background import event_loop
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
-from tdcd.deployment.hub import Hub, HubParty
+from tdcd.deployment.hub import ALONE, Hub, HubParty
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peer, Peers, Told
@@ -155,6 +155,8 @@ def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Obser
         loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
         loop.inputs = _inputs(hub, loop.state.blocks)
         loop.begin(_description(job, hub))
+        if loop.alone:
+            hub.told(f"{ALONE}. It has waited for the others in vain")
         loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
         loop.run()
 

@@ -31,6 +31,7 @@ from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure, scikit_learn
+from tdcd.training.momentum import Memory, carried
 from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
 
 Told = Callable[[int, int], None]
@@ -143,10 +144,12 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
     witness = _Witness(silo, samples, setup.width)
     engine = LocalEngine(setup.tasks, job.compute, job.workers or cores(), private, witness)
     blocks = starting_blocks(setup.networks, None, setup.bare)
+    memory: Memory = {}
     done = 0
     while done < settings.rounds and _finite(blocks):
         done += 1
-        blocks = engine.round(blocks, Round(done, settings.drawn(done, samples), settings.rate_of(done)))
+        averaged = engine.round(blocks, Round(done, settings.drawn(done, samples), settings.rate_of(done)))
+        blocks, memory = carried(settings, setup.networks, blocks, averaged, memory, done)
         told(done, settings.rounds)
     heard = (witness.count > 0) & witness.total.isfinite().all(1)
     labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)

@@ -149,7 +149,7 @@ def plain_steps(settings: Settings) -> Settings:
     """Return the settings of as many gradient steps with an exchange after each of them.
 
     With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
-    descent on the whole model.
+    descent on the whole model. Momentum is carried from step to step, as it is where all data is in one place.
     """
     steps = settings.local_steps
     rate, schedule = settings.rate, settings.schedule
@@ -160,6 +160,7 @@ def plain_steps(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "local_steps": 1,
+            "carry_momentum": settings.momentum > 0,
             "rounds": settings.rounds * steps,
             "rate": rate,
             "schedule": schedule,

@@ -7,7 +7,7 @@ rosters.safetensors      which client of each silo holds which sample; with it a
 history.jsonl            one evaluation a line
 checkpoint.safetensors   all blocks after some round: where `--resume` goes on
 earlier.safetensors      those of the checkpoint before, at a hub
-best.safetensors         all blocks of the lowest validation loss, with keep = "best"
+best.safetensors         all blocks of the lowest validation loss, with keep = "best"; best-ROUND: of before
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
 result.json              how it ended
@@ -16,9 +16,10 @@ report.html              all of it to look at
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Checkpoint:
     """What the rounds so far have sent."""
     inputs: Mapping[str, str]
     """Fingerprints of what the training was given: its data, networks, first weights."""
+    memory: Mapping[str, Block] = field(default_factory=dict)
+    """Momentum that is carried from round to round, by silo."""
 
 
 BEST = "best.safetensors"
@@ -161,19 +164,21 @@ class RunDirectory:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
         append(self._history, _line(evaluation))
 
-    def save(self, round_: int, blocks: Blocks, seconds: float, traffic: Traffic, inputs: Mapping[str, str]) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, replacing the one before only when it is whole."""
         state = {
-            "round": round_,
-            "seconds": seconds,
-            "traffic": asdict(traffic),
-            "silos": list(blocks),
-            "inputs": dict(inputs),
+            "round": checkpoint.round,
+            "seconds": checkpoint.seconds,
+            "traffic": asdict(checkpoint.traffic),
+            "silos": list(checkpoint.blocks),
+            "memory": list(checkpoint.memory),
+            "inputs": dict(checkpoint.inputs),
             "job": dict(flat(self._job)),
         }
-        if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != round_:
+        if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != checkpoint.round:
             write_atomically(self._earlier, self._checkpoint.read_bytes())
-        write_atomically(self._checkpoint, _packed(_flat(blocks), {"tdcd": json.dumps(state)}))
+        tensors = _flat("block", checkpoint.blocks) | _flat("memory", checkpoint.memory)
+        write_atomically(self._checkpoint, _packed(tensors, {"tdcd": json.dumps(state)}))
 
     def forget_after(self, round_: int) -> None:
         """Remove the checkpoints of later rounds: they will happen again, perhaps not in the same way."""
@@ -189,26 +194,30 @@ class RunDirectory:
     def save_best(self, best: Kept) -> None:
         """Write the weights with the lowest validation loss so far."""
         path, state = self.path / BEST, {"round": best.round, "silos": list(best.blocks)}
-        if self.together and path.exists():
-            path.replace(path.with_stem(f"{path.stem}-{_best_state(path)['round']}"))
-        write_atomically(path, _packed(_flat(best.blocks), {"tdcd": json.dumps(state)}))
-        bests, checkpoints = self._bests(), self.rounds()
-        for number in sorted(bests)[:-1]:  # one that no checkpoint goes back to is of no use
-            after = min(later for later in bests if later > number)
-            if not any(number <= checkpoint < after for checkpoint in checkpoints):
-                bests[number].unlink()
+        if path.exists() and (before := _best_state(path)["round"]) != best.round:
+            path.replace(path.with_stem(f"{path.stem}-{before}"))
+        write_atomically(path, _packed(_flat("block", best.blocks), {"tdcd": json.dumps(state)}))
+        bests = sorted(self._bests())
+        back = [*self.rounds(), best.round]
+        needed = {a for a, b in pairwise(bests) if any(a <= number <= b for number in back)}
+        self.forget_bests({*needed, best.round})
 
-    def load_best(self, up_to: int) -> Kept | None:
-        """Read the weights with the lowest validation loss up to some round, if they are kept."""
-        bests = {number: file for number, file in self._bests().items() if number <= up_to}
-        if not bests:
+    def load_best(self, number: int) -> Kept | None:
+        """Read the weights of a round that had the lowest validation loss, if they are there."""
+        path = self._bests().get(number)
+        if path is None:
             return None
-        path = bests[max(bests)]
         state, (tensors, _) = _best_state(path), _unpacked(path)
-        return Kept(max(bests), _nested(tensors, state["silos"]))
+        return Kept(number, _nested("block", tensors, state["silos"]))
+
+    def forget_bests(self, but: Collection[int]) -> None:
+        """Remove the best weights of all rounds but some."""
+        for number, file in self._bests().items():
+            if number not in but:
+                file.unlink()
 
     def _bests(self) -> dict[int, Path]:
-        """Return the best weights' files by their rounds: the last, and at a hub, those of before."""
+        """Return the best weights' files by their rounds: the last, and those of before that may be gone back to."""
         return {_best_state(file)["round"]: file for file in self.path.glob("best*.safetensors")}
 
     def load(self, round_: int | None = None) -> Checkpoint | None:
@@ -237,7 +246,8 @@ class RunDirectory:
         try:
             return Checkpoint(
                 round=number,
-                blocks=_nested(tensors, state["silos"]),
+                blocks=_nested("block", tensors, state["silos"]),
+                memory=_nested("memory", tensors, state["memory"]),
                 seconds=float(state["seconds"]),
                 traffic=Traffic(**{str(way): int(sent) for way, sent in state["traffic"].items()}),
                 inputs=dict(state["inputs"]),
@@ -246,13 +256,13 @@ class RunDirectory:
             raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
 
     def finished(self, rounds: int) -> bool:
-        """Tell whether a training of so many rounds has ended here, and all that belongs to it is done."""
+        """Tell whether a training of so many rounds has ended here and, as far as is known, everywhere."""
         file = self.path / "result.json"
         if not file.exists():
             return False
         try:
             result = json.loads(file.read_text(encoding="utf-8"))
-            return bool(result["status"] == "finished" and result["rounds"] == rounds)
+            return bool(result["status"] == "finished" and result["confirmed"] and result["rounds"] == rounds)
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{file}: not written by tdcd ({error})") from error
 
@@ -359,15 +369,16 @@ def _refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) 
         )
 
 
-def _flat(blocks: Mapping[str, Block]) -> Block:
-    return {f"{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
+def _flat(what: str, blocks: Mapping[str, Mapping[str, Tensor]]) -> Block:
+    return {f"{what}/{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
 
 
-def _nested(tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
+def _nested(what: str, tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
     blocks: dict[str, dict[str, Tensor]] = {silo: {} for silo in silos}
     for key, tensor in tensors.items():
-        silo, name = key.split("/", 1)
-        blocks[silo][name] = tensor
+        kind, silo, name = key.split("/", 2)
+        if kind == what:
+            blocks[silo][name] = tensor
     return dict(blocks)
 
 

@@ -9,8 +9,9 @@ from typing import Any, Literal, Protocol
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.data.splits import Part
-from tdcd.errors import DeploymentError, DivergedError, RunError, listed
-from tdcd.training.directory import BEST, Kept, RunDirectory
+from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, listed
+from tdcd.training.directory import BEST, Checkpoint, Kept, RunDirectory
+from tdcd.training.momentum import Memory, carried
 from tdcd.training.result import Evaluation
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fitted
@@ -43,8 +44,8 @@ class Party(Protocol):
             RewoundError: all go back to an earlier round.
         """
 
-    def concluded(self, number: int) -> None:
-        """Wait until all have come to the end, and hold it.
+    def concluded(self, number: int, kept: int) -> bool:
+        """Wait until all have come to the end, with the weights of the same round ``kept``; tell whether they have.
 
         Raises:
             RewoundError: all go back to an earlier round.
@@ -87,6 +88,8 @@ class State:
     blocks: Blocks
     traffic: Traffic = field(default_factory=Traffic)
     """What the rounds so far have sent."""
+    memory: Memory = field(default_factory=dict)
+    """Momentum that is carried from round to round."""
 
 
 @dataclass
@@ -105,6 +108,8 @@ class Loop:
     history: list[Evaluation] = field(default_factory=list)
     best: Kept | None = None
     """The weights with the lowest validation loss so far, where they are to be kept."""
+    alone: bool = False
+    """Whether this is a hub that has come to the end before, and ends without having met the others again."""
     state: State = field(init=False)
     _like: Blocks = field(init=False)
     """Blocks of the right types and shapes, that take no memory."""
@@ -122,16 +127,31 @@ class Loop:
     def begin(self, description: Mapping[str, Any]) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
-        self._take_up(self.party.agreed(self.directory.rounds() or [0]))
+        try:
+            self._take_up(self.party.agreed(self.directory.rounds() or [0]))
+        except AbsentError:
+            if not self._complete():
+                raise
+            self.alone = True
         self.directory.begin(description, self.history)
+
+    def _complete(self) -> bool:
+        """Tell whether a hub has all that the training ends with, though it does not reach the others any more."""
+        assert self.directory  # noqa: S101
+        if not self.directory.together or not (rounds := self.directory.rounds()):
+            return False
+        self._take_up(rounds[-1], again=False)
+        measured = self.history and self.history[-1].round == self.state.done
+        return bool(measured) and (self.state.done == self.settings.rounds or self._stalled())
 
     def run(self) -> tuple[int, Blocks]:
         """Train to the end; return the weights that the training ends with, and their round."""
         settings = self.settings
         self._started = time.perf_counter()
+        confirmed = False
         try:
             self.observer.started(self.state.done, settings.rounds, self.party.paths)
-            while True:
+            while not self.alone:
                 try:
                     if self._evaluate_if_due():  # round 0, or a round after which an earlier session was stopped
                         self._save()
@@ -142,7 +162,7 @@ class Loop:
                         if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
                             self._save()
                         self.observer.advanced(done)
-                    self.party.concluded(self.state.done)
+                    confirmed = self.party.concluded(self.state.done, self._kept()[0])
                     break
                 except RewoundError:
                     self._rewind()
@@ -155,14 +175,16 @@ class Loop:
                 self.state = State(good.round, fitted(good.blocks, self._like, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
-        self._finish("finished")
+        self._finish("finished", confirmed=confirmed)
         return self._kept()
 
-    def _take_up(self, start: int) -> None:
-        """Go on after some round, of which there is a checkpoint, or which is the beginning."""
+    def _take_up(self, start: int, *, again: bool = True) -> None:
+        """Go on after some round, of which there is a checkpoint, or which is the beginning.
+
+        Hubs evaluate that round ``again``, as one of them may not have done so.
+        """
         assert self.directory  # noqa: S101
         checkpoint, where = self.directory.load(start), self.directory.path
-        self.best = None
         if not checkpoint:
             self.state = State(0, self.first())
         else:
@@ -173,16 +195,39 @@ class Loop:
             file = str(where / "checkpoint.safetensors")
             blocks = fitted(checkpoint.blocks, self._like, file)
             check_finite(blocks, self.networks, f"{file}: ")
-            self.state = State(checkpoint.round, blocks, checkpoint.traffic)
+            memory = {
+                silo: {name: tensor.to(self._like[silo][name]) for name, tensor in block.items()}
+                for silo, block in checkpoint.memory.items()
+            }
+            self.state = State(checkpoint.round, blocks, checkpoint.traffic, memory)
             self._before, self._started = checkpoint.seconds, time.perf_counter()
-            if best := self.directory.load_best(checkpoint.round):  # a later one will be found again
-                self.best = replace(best, blocks=fitted(best.blocks, self._like, str(where / BEST)))
         self.directory.forget_after(start)
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
         last = self.state.done if checkpoint else -1
-        if self.directory.together:  # another hub may not have evaluated that round: all do so again
+        if self.directory.together and again:
             last = self.state.done - 1
-        self.history = self.directory.history(last, due)
+        found = self.directory.history(last, due)
+        self.history = [line for line in found if self._due(line.round)]  # a shorter run may have ended in between
+        self.best = self._best_so_far()
+        self.directory.forget_bests({self.best.round} if self.best else set())
+
+    def _best_so_far(self) -> Kept | None:
+        """Return the best weights that the history tells of."""
+        assert self.directory  # noqa: S101
+        rounds = [line.round for line in self.history if line.better] if self.settings.keep == "best" else []
+        if not rounds:
+            return None
+        best = self.directory.load_best(rounds[-1])
+        if best:
+            return replace(best, blocks=fitted(best.blocks, self._like, str(self.directory.path / BEST)))
+        if rounds[-1] != self.state.done:
+            raise RunError(
+                f"{self.directory.path}: the weights of round {rounds[-1]}, the best so far, are missing (best*."
+                "safetensors); put them back, or start a new run"
+            )
+        kept = Kept(self.state.done, self.state.blocks)
+        self.directory.save_best(kept)
+        return kept
 
     def _rewind(self) -> None:
         """Go back to the round that all parties agree on."""
@@ -208,11 +253,13 @@ class Loop:
 
     def _round(self) -> None:
         number = self.state.done + 1
-        blocks, sent = self.party.round(self.state.blocks, number)
+        averaged, sent = self.party.round(self.state.blocks, number)
+        before, memory = self.state.blocks, self.state.memory
+        blocks, memory = carried(self.settings, self.networks, before, averaged, memory, number)
         broken = self._not_finite(blocks)
         if broken:
             raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
-        self.state = State(number, blocks, self.state.traffic + sent)
+        self.state = State(number, blocks, self.state.traffic + sent, memory)
 
     def _not_finite(self, blocks: Blocks) -> str:
         """Return the name of a silo whose numbers left the finite ones, if any did."""
@@ -237,14 +284,14 @@ class Loop:
         )
         if verdict == "diverged":
             raise self._diverged(self._trouble(measures) or "the hub where the labels are says so", done)
+        if self.settings.keep == "best" and found.better:
+            best = Kept(done, self.state.blocks)
+            if self.directory:  # before its line in the history, which never tells of weights that are not there
+                self.directory.save_best(best)
+            self.best = best
         self.history.append(found)
         if self.directory:
             self.directory.record(found)
-        kept = self.best and self.best.round == done  # this round is evaluated again, after all hubs went back to it
-        if self.settings.keep == "best" and found.better and not kept:
-            self.best = Kept(done, self.state.blocks)
-            if self.directory:
-                self.directory.save_best(self.best)
         self.observer.evaluated(found)
         return True
 
@@ -270,14 +317,16 @@ class Loop:
     def _save(self) -> None:
         if self.directory:
             state = self.state
-            self.directory.save(state.done, state.blocks, self._seconds(), state.traffic, self.inputs)
+            checkpoint = Checkpoint(state.done, state.blocks, self._seconds(), state.traffic, self.inputs, state.memory)
+            self.directory.save(checkpoint)
 
-    def _finish(self, status: str) -> None:
+    def _finish(self, status: str, *, confirmed: bool = False) -> None:
         if self.directory:
             kept, blocks = self._kept()
             evaluated = [line for line in self.history if line.round <= kept]
             summary = {
                 "status": status,
+                "confirmed": confirmed,
                 "round": self.state.done,
                 "rounds": self.settings.rounds,
                 "kept": kept,

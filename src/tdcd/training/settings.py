@@ -52,7 +52,9 @@ class Settings(Strict):
     positive_weight: Positive = 1.0
     """Weight of a positive row; for the binary loss only."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of the local steps, reset each round."""
+    """Momentum of the local steps. It starts afresh in each round, so that it needs two local steps or more."""
+    carry_momentum: bool = False
+    """Carry momentum from round to round, at the hub; for one local step a round, as in central training."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Positive | None = None
     """Largest norm of a client's gradient."""
@@ -70,6 +72,13 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
+        if self.carry_momentum and (self.local_steps > 1 or not self.momentum):
+            raise ValueError("carry_momentum goes with momentum and local_steps = 1")
+        if self.momentum and self.local_steps == 1 and not self.carry_momentum:
+            raise ValueError(
+                "momentum starts afresh in each round, so that with local_steps = 1 it does nothing; carry it from "
+                "round to round with carry_momentum = true, or leave it out"
+            )
         if self.positive_weight != 1 and self.loss != "binary-cross-entropy":
             raise ValueError(f"positive_weight goes with the loss binary-cross-entropy, not {self.loss}")
         return self
@@ -88,7 +97,8 @@ class Settings(Strict):
     @property
     def steps(self) -> LocalSteps:
         """What a client does in a round."""
-        return LocalSteps(self.local_steps, self.momentum, self.weight_decay, self.clip_norm)
+        momentum = 0.0 if self.carry_momentum else self.momentum
+        return LocalSteps(self.local_steps, momentum, self.weight_decay, self.clip_norm)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -131,8 +131,9 @@ class Simulation:
         sent = self.ledger.traffic(self.ledger.rows(round_.batch.numpy()))
         return self.engine.round(blocks, round_), sent
 
-    def concluded(self, number: int) -> None:
+    def concluded(self, number: int, kept: int) -> bool:  # noqa: ARG002
         """Nobody else is to be waited for."""
+        return True
 
     def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         """See Party."""
