@@ -258,10 +258,12 @@ def combinations(
     doubles = [name for name, count in Counter(combination.name for combination in found).items() if count > 1]
     if doubles:
         raise JobError(f"{where}: two combinations would have the same name: {listed(doubles)}")
+    federated = found.copy()
     for kind in sweep.baselines:
-        for case, settings, values in points:
+        for (case, settings, values), own in zip(points, federated, strict=True):
             kept = {key: value for key, value in values.items() if matters(key, kind)}
-            plain = {} if kind == "one-tier" else {STEPS: 1}
+            carried = own.job.training.momentum > 0
+            plain = {} if kind == "one-tier" else {STEPS: 1, "training.carry_momentum": carried}
             job, axes = _job(sweep, where, {**settings, **kept, **overrides, **plain}), _axes(sweep, case, kept)
             if kind == "alone":
                 found += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
