@@ -196,6 +196,11 @@ class Federation:
             blocks = {silo: block for silo, (block, _) in zip(self.hubs, found, strict=True)}
         return blocks
 
+    async def lose(self, who: Identity) -> None:
+        """Take a client away, before anybody asks it anything more."""
+        self._tasks[who].cancel()
+        await self.until(lambda: who.client not in self.hubs[who.silo].clients.present())
+
     async def stop(self) -> None:
         for task in self._tasks.values():
             task.cancel()

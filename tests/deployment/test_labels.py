@@ -48,9 +48,8 @@ def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
     setup = set_up(wanted)
     blocks = starting_blocks(setup.networks, None, setup.bare)
     for number, batch in sorted(batches.items()):
-        if len(batch):
-            round_ = Round(number, batch, wanted.training.rate_of(number))
-            blocks = {**blocks, **oracle_round(blocks, round_, setup.tasks, setup.private)}
+        round_ = Round(number, batch, wanted.training.rate_of(number))
+        blocks = {**blocks, **oracle_round(blocks, round_, setup.tasks, setup.private)}
     return blocks
 
 

@@ -217,3 +217,15 @@ def test_a_hundred_thousand_spoilt_streams_do_no_harm() -> None:
     assert refused > 10_000
     assert accepted > 5_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+def test_names_that_users_choose_are_no_fields() -> None:
+    """Whatever silos and weights are called, their fields are not those of the protocol."""
+    fields = {messages.OTHERS, messages.WITHOUT, "phi", "lost", "away", "answers", "train", "labels"}
+    for name in (*fields, "w", "of", "of x", "w x", ""):
+        assert not {messages.weight(name), messages.asker(name)} & fields
+        assert messages.weight(name) != messages.asker(name)
+    with pytest.raises(RefusedError, match="the field 'w x' is not known"):
+        messages.asked({messages.weight("x"): torch.zeros(1), messages.WITHOUT: torch.zeros(1)})
+    asking = {messages.asker("without"): torch.zeros(1)}
+    assert messages.asked(asking | {messages.WITHOUT: torch.ones(1)}) == asking

@@ -350,8 +350,8 @@ def without(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
     [
         keys_with(lambda t: without(t, "ids") | {"ids": torch.zeros(5)}),
         keys_with(lambda t: without(t, "ids") | {"ids": torch.tensor(3)}),
-        keys_with(lambda t: without(t, "fact ill") | {"fact ill": torch.zeros(1, dtype=torch.int64)}),
-        keys_with(lambda t: without(t, "fact ill")),
+        keys_with(lambda t: without(t, "fact 0") | {"fact 0": torch.zeros(1, dtype=torch.int64)}),
+        keys_with(lambda t: without(t, "fact 0")),
         keys_with(lambda t: without(t, "ids") | array_tensors("ids", np.array(["x" * 300]))),
         survey_of({"facts": {}, "empty": [], "problems": []}),
         survey_of({"facts": {}, "empty": 7, "problems": 7}),

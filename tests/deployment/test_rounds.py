@@ -68,8 +68,7 @@ def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
     setup = set_up(job)
     blocks = starting_blocks(setup.networks, None)
     for number, batch in sorted(batches.items()):
-        if len(batch):
-            blocks = oracle_round(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
+        blocks = oracle_round(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
     return blocks
 
 

@@ -295,7 +295,9 @@ def test_started_again_nothing_is_run_twice_and_it_can_grow(swept: Path) -> None
 
 
 def test_a_run_with_other_settings_is_refused(swept: Path) -> None:
-    with pytest.raises(tdcd.RunError, match=r"rate=0.1 was run with other settings(?s:.)*training.weight_decay: 0.0 there"):
+    with pytest.raises(
+        tdcd.RunError, match=r"rate=0.1 was run with other settings(?s:.)*training.weight_decay: 0.0 there"
+    ):
         run_sweep(parsed(settings={"training": {"weight_decay": 0.5}}), swept)
 
 

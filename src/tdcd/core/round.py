@@ -26,6 +26,10 @@ class Round:
     rate: float
     """η, the learning rate of this round's local steps."""
 
+    def __post_init__(self) -> None:
+        if not len(self.batch):
+            raise ValueError(f"round {self.number}: there is nothing in its mini-batch to train on")
+
 
 class Clients(Protocol):
     """A hub's view of its own clients."""

@@ -20,7 +20,7 @@ from tdcd.core.topology import deal
 from tdcd.data.arrays import Array
 from tdcd.deployment.clients import Question, check_tensor, like
 from tdcd.deployment.gathering import Gatherer
-from tdcd.deployment.messages import Message, RefusedError, Stamp
+from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, Stamp, asker, weight
 from tdcd.errors import DivergedError
 from tdcd.training.loop import left_finite
 
@@ -125,10 +125,11 @@ class Attempt:
             now = self._phis(told, self._scores())
             if step == 0:
                 first |= now
-                answers = dict.fromkeys(now, (await self._answered({"all": summed(now)}, "others"))["all"])
+                answers = dict.fromkeys(now, (await self._answered({OTHERS: summed(now)}))[OTHERS])
             else:
                 z = {silo: sum_of_others(first, silo) + own for silo, own in now.items()}
-                answers = await self._answered(z)
+                found = await self._answered({asker(silo): scores for silo, scores in z.items()})
+                answers = {silo: found[asker(silo)] for silo in z}
             await self._agree_and_tell(step, told)
             for silo, own in answers.items():
                 await self._peers.send(silo, self._said(f"answers {step}", {"answers": own}))
@@ -137,12 +138,12 @@ class Attempt:
                 mean = await self._descend("descend", {})
         return mean
 
-    async def _answered(self, scores: Mapping[str, Tensor], word: str = "") -> dict[str, Tensor]:
-        """Ask the clients for ∂ℓ/∂z at the scores (B, E) of each asker. A single one may go by another word."""
+    async def _answered(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Ask the clients for ∂ℓ/∂z at scores (B, E): at the exchange's, or for each silo that asks."""
         found = {who: self._scores() for who in scores}
         questions = {}
         for name, own in self._rows.items():
-            tensors = {word or who: z[own] for who, z in scores.items()}
+            tensors = {who: z[own] for who, z in scores.items()}
             if self._plan.bare:
                 tensors |= self._without(name)
             expected = {who: z[own] for who, z in found.items()}
@@ -190,7 +191,7 @@ class Attempt:
         for name, answer in answers.items():
             phi[self._rows[name]] = answer.tensors["phi"]
             self.traffic += Traffic(
-                hub_to_client=sum(t.nbytes for word, t in tensors[name].items() if word != "without"),
+                hub_to_client=sum(t.nbytes for word, t in tensors[name].items() if word != WITHOUT),
                 client_to_hub=self._light * len(self._rows[name]),
             )
         return phi
@@ -261,12 +262,12 @@ class Attempt:
     def _without(self, name: str) -> dict[str, Tensor]:
         """Tell a client which of its rows have left the mini-batch."""
         held = np.intersect1d(self._plan.training(name), self._lost, assume_unique=True)
-        return {"without": torch.from_numpy(held)} if len(held) else {}
+        return {WITHOUT: torch.from_numpy(held)} if len(held) else {}
 
 
 def packed(block: Block) -> dict[str, Tensor]:
     """Return a block as it travels."""
-    return {f"w {name}": tensor for name, tensor in block.items()}
+    return {weight(name): tensor for name, tensor in block.items()}
 
 
 def nbytes(block: Mapping[str, Tensor]) -> int:

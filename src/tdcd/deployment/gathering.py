@@ -238,7 +238,7 @@ class Gatherer:
         facts, own = answer.facts, self.job.silos[self.silo]
         columns = tuple(str(column) for column in facts["columns"])
         table = ToldTable(self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), columns)
-        values = {str(column): tensors_array(f"fact {column}", answer) for column in facts["facts"]}
+        values = {str(column): tensors_array(f"fact {number}", answer) for number, column in enumerate(facts["facts"])}
         ids = tensors_array("ids", answer)
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
             raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")

@@ -23,7 +23,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks
 from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
-from tdcd.deployment.attempt import Attempt, LostError
+from tdcd.deployment.attempt import Attempt, LostError, united
 from tdcd.deployment.evaluation import Evaluator, Judge
 from tdcd.deployment.messages import Message, Stamp
 from tdcd.deployment.shared import VERSION
@@ -91,16 +91,20 @@ class Hub(Evaluator):
         self.stage = f"round {number}"
         await self.enough()
         self.peers.advance(number)
-        batch = self._batch(number)
+        batch, waiting = self._batch(number), Waiting(self.job.deployment.hub_deadline)
         lost, attempt, traffic = self._away, 0, Traffic()
         while True:
             zeta = torch.from_numpy(np.setdiff1d(batch, lost, assume_unique=True))
             stamp = Stamp("", 0, number, attempt)
+            attempt += 1
+            if not len(zeta):
+                lost = await self._someone(stamp, waiting)
+                continue
             found, sent = await self._attempt(block, zeta, lost, stamp)
             traffic += sent
             if isinstance(found, dict):
                 break
-            lost, attempt = np.union1d(lost, found), attempt + 1
+            lost = np.union1d(lost, found)
         for name in self.plan.roster.clients if len(lost) else ():
             if (
                 np.isin(self.plan.training(name), lost).any()
@@ -121,15 +125,36 @@ class Hub(Evaluator):
             return error.samples, attempt.traffic
         return found, attempt.traffic
 
+    async def _someone(self, stamp: Stamp, waiting: "Waiting") -> Array:
+        """Wait a while for clients, as all hubs do where nothing of a mini-batch is left; return who is away then.
+
+        Raises:
+            DeploymentError: some hub has waited for too long.
+        """
+        if not waiting.times:
+            self.told("waiting for clients: those there, in all silos, hold no sample of the mini-batch in common")
+        await waiting.pause()
+        await self.enough()
+        away, late = torch.from_numpy(self._away_in(stamp.round)), waiting.over
+        told = await self.peers.exchange(Message("anybody", {"late": late}, {"away": away}, stamp))
+        if late or any(message.facts.get("late") is True for message in told.values()):
+            raise DeploymentError(
+                f"the clients that are there, in all silos, hold no sample of the mini-batch of round {stamp.round} in "
+                "common, so that there is nothing to train on. What was done is kept: start the hubs again when more "
+                "clients are back"
+            )
+        return united("away", away, told)
+
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
         batch: Array = self.job.training.drawn(number, self.plan.counts[Part.TRAIN]).numpy()
         return batch
 
     def _away_in(self, number: int) -> Array:
-        """Return the samples of a round's mini-batch whose clients are away now."""
+        """Return the samples of a round's mini-batch whose clients are away now, where a round needs them."""
         away = set(self.plan.roster.clients) - self.clients.present()
-        if not away or number > self.job.training.rounds:
+        idle = self.plan.bare and not self.job.labels.kept  # its labels were handed over, and it has nothing else
+        if not away or idle or number > self.job.training.rounds:
             return np.empty(0, dtype=np.int64)
         held = np.concatenate([self.plan.training(name) for name in sorted(away)])
         return np.intersect1d(self._batch(number), held, assume_unique=True)
@@ -202,6 +227,28 @@ class Hub(Evaluator):
             seconds=now - self._started,
             version=VERSION,
         )
+
+
+@dataclass
+class Waiting:
+    """Waits again and again, each time longer, up to an end."""
+
+    seconds: float
+    """Before the end."""
+    times: int = 0
+    _began: float = 0.0
+
+    async def pause(self) -> None:
+        """Wait a little."""
+        if not self.times:
+            self._began = time.monotonic()
+        await asyncio.sleep(min(2.0, 0.1 * 2**self.times))
+        self.times += 1
+
+    @property
+    def over(self) -> bool:
+        """Whether the end has come."""
+        return time.monotonic() - self._began > self.seconds
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Keeper:
     """As the loss wants them."""
 
     def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
-        """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), for each of several askers."""
+        """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), field by field."""
         objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
         found = {}
         for who, z in scores.items():

@@ -42,8 +42,38 @@ _WORD = 8
 """A tensor's bytes are padded to a multiple of this, so that each begins where a number may."""
 
 
+OTHERS, WITHOUT = "others", "without"
+"""Fields of a question: the summed embeddings of the other silos, and samples that have left the mini-batch.
+
+Names that users choose, of silos, weights or columns, are never fields themselves: ``weight`` and ``asker`` make fields
+of them that no other field can be.
+"""
+
+
+def weight(name: str) -> str:
+    """Return the field of one of a network's tensors."""
+    return f"w {name}"
+
+
+def asker(silo: str) -> str:
+    """Return the field of what a silo asks, and of the answer to it."""
+    return f"of {silo}"
+
+
 class RefusedError(DeploymentError):
     """A message that cannot be understood, or is larger than it may be."""
+
+
+def asked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what silos ask, by its fields.
+
+    Raises:
+        RefusedError: something else is among them.
+    """
+    found = {field: tensor for field, tensor in tensors.items() if field.startswith(asker(""))}
+    if strange := set(tensors) - set(found) - {WITHOUT}:
+        raise RefusedError(f"the field '{min(strange)[:40]}' is not known")
+    return found
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tdcd.data.tables import Table
 from tdcd.data.tabular import encoded, surveyed
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.keeper import Keeper
-from tdcd.deployment.messages import Message, RefusedError, array_tensors
+from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, array_tensors, asked, weight
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.suspended import Done, Suspended
 from tdcd.engines.local import LocalClients
@@ -144,8 +144,8 @@ class Party:
         self._keys = read_keys(table, wanted)
         tensors = array_tensors("ids", self._keys.ids)
         told = [column for column in wanted if not (self.job.labels.kept and column == label)]
-        for column in told:
-            tensors |= array_tensors(f"fact {column}", self._keys.facts[column])
+        for number, column in enumerate(told):
+            tensors |= array_tensors(f"fact {number}", self._keys.facts[column])
         facts = {"csv": table.is_csv, "columns": list(table.header), "file": table.path.name, "facts": told}
         return Message("keys", facts, tensors)
 
@@ -291,9 +291,11 @@ class Party:
         """Find its rows of a round's mini-batch."""
         settings, number = self.job.training, question.stamp.round
         batch = settings.drawn(number, self._population).numpy()
-        if "without" in question.tensors:
-            batch = np.setdiff1d(batch, question.tensors["without"].numpy(), assume_unique=True)
+        if WITHOUT in question.tensors:
+            batch = np.setdiff1d(batch, question.tensors[WITHOUT].numpy(), assume_unique=True)
         mine = np.flatnonzero(np.isin(self._numbers[Part.TRAIN], batch, assume_unique=True))
+        if not len(mine):
+            raise RefusedError(f"none of this client's rows is in the mini-batch of round {number}")
         self._abandon()
         self._open, self._mine, self._phi, self._others = number, torch.from_numpy(mine), None, None
         return Round(number, self._mine, settings.rate_of(number))
@@ -314,15 +316,15 @@ class Party:
         """Tell ∂ℓ/∂z of its rows: first for the exchanged embeddings, later for each silo that asks."""
         if self._keeper is None:
             raise RefusedError("the hub asks for what labels tell, and here are none")
-        others = question.tensors.get("others")
+        others = question.tensors.get(OTHERS)
         if others is None:
             self._begun(question)
-            return self._keeper.answers(self._mine, question.tensors)
+            return self._keeper.answers(self._mine, asked(question.tensors))
         if self._network is None:
             self._open_round(question)
         self._begun(question)
         self._others = others
-        return self._keeper.answers(self._mine, {"all": others if self._phi is None else self._phi.cpu() + others})
+        return self._keeper.answers(self._mine, {OTHERS: others if self._phi is None else self._phi.cpu() + others})
 
     def _descend(self, question: Message) -> Message:
         """Take Q local steps (lines 23 to 29)."""
@@ -333,7 +335,7 @@ class Party:
             self._given.table[self._mine] = answers
             others = torch.zeros_like(answers)
         else:
-            heard = self._others if self._keeper and self._others is not None else question.tensors["others"]
+            heard = self._others if self._keeper and self._others is not None else question.tensors[OTHERS]
             others = heard.to(self._device)
         with one_torch_thread():
             return Message("weights", {}, self._clients.descend(others))
@@ -404,7 +406,7 @@ class Party:
         assert self._network is not None  # noqa: S101
         block = {}
         for name, tensor in named_tensors(self._network.module):
-            block[name] = question.tensors[f"w {name}"].to(self._device)
+            block[name] = question.tensors[weight(name)].to(self._device)
             if block[name].shape != tensor.shape or block[name].dtype != tensor.dtype:
                 raise RefusedError(f"the hub's weights '{name}' do not fit the network here")
         return block
