@@ -57,10 +57,13 @@ def command(
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error}") from error
     if json:
-        typer.echo(json_.dumps({"file": str(out), "predictions": found.frame.height, "measures": dict(found.measures)}))
+        told = {"measures": dict(found.measures), "warnings": list(found.warnings)}
+        typer.echo(json_.dumps({"file": str(out), "predictions": found.frame.height, **told}))
         return
     typer.echo(f"{run}: {loaded.ended}")
     typer.echo(found.note)
+    for warning in found.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{out}: {found.frame.height:,} predictions")
     if found.measures:
         typer.echo("  ".join(f"{name} {value:.4f}" for name, value in found.measures.items()))

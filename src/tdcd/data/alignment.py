@@ -238,7 +238,7 @@ def parts_from(values: Array, column: str) -> Array:
 
 def _fact(batch: Batch, column: str) -> Array:
     """Return a column that has a value in every row."""
-    texts = codes(texts_of(batch, column), batch.table)
+    texts = codes(texts_of(batch, column), batch.table, names=True)
     if texts.null_count():
         raise DataError(
             f"{batch.table}: column '{column}' has no value in {texts.null_count()} rows, the first of them row "

@@ -55,6 +55,9 @@ def _from_numpy(values: npt.ArrayLike, what: str) -> Tensor:
 
 def to_ids(values: IDs, what: str) -> Array:
     """Return IDs as a vector of int64 or of texts."""
+    objects = isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
+    if objects and any(isinstance(value, str) and "\0" in value for value in values):
+        raise DataError(f"{what}: an ID holds the character NUL, which arrays of texts do not tell from its end")
     array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple) and not all(isinstance(v, str) for v in values):
         raise DataError(f"{what}: IDs are all whole numbers or all texts, not both: {shown(values)}")
@@ -79,9 +82,9 @@ def places_in(ordered: Array, ids: Array) -> Array:
     return np.where(ordered[places] == ids, places, -1)
 
 
-def divisor(mean: float, deviation: float) -> float:
-    """Return what standardising divides by: the deviation, or 1 where a column is constant but for rounding."""
-    return deviation if deviation > 1e-13 * abs(mean) else 1.0
+def is_constant(mean: float, deviation: float) -> bool:
+    """Tell whether a column is constant but for rounding."""
+    return deviation <= 1e-15 * abs(mean)
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:

@@ -1,5 +1,6 @@
 """What a column of labels means to a loss."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,6 +11,7 @@ from tdcd.errors import DataError, JobError, listed
 
 Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def coded(
@@ -32,7 +34,7 @@ def coded(
     if known is not None:
         return _known(texts, loss, positive, known)
     names, places = np.unique(texts, return_inverse=True)
-    numbers = _numbers(names)
+    numbers = as_numbers(names)
     if loss == "squared-error":
         if numbers is None:
             raise DataError(f"labels: squared-error wants numbers, not texts such as '{_first_text(names)}'")
@@ -43,11 +45,9 @@ def coded(
         raise JobError(f"labels: the loss '{loss}' is not known")
     if len(names) > MOST_CLASSES:
         raise DataError(f"labels: {len(names):,} different ones are too many classes; is it a regression?")
-    if numbers is not None:  # by their size: 2 before 10
-        order = np.argsort(numbers, kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        names, places = names[order], rank[places]
+    if numbers is not None:  # by their size, 2 before 10; 1E5 and 100000 are one
+        _, first, rank = np.unique(numbers, return_index=True, return_inverse=True)
+        names, places = names[first], rank[places]
     return places.astype(np.int64), tuple(names.tolist())
 
 
@@ -78,12 +78,18 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
         DataError: a label that did not occur then.
     """
     if not classes:
-        numbers = _numbers(texts)
+        numbers = as_numbers(texts)
         if numbers is None:
             raise DataError(f"labels: numbers are wanted, not texts such as '{_first_text(texts)}'")
         return numbers
     places = {name: place for place, name in enumerate(classes)}
-    strange = sorted(set(texts.tolist()) - set(places))
+    names = set(texts.tolist())
+    values = as_numbers(np.array(classes))
+    if values is not None:  # 1E5 is the class 100000 where all classes are numbers
+        by_value = {value: place for place, value in enumerate(values.tolist())}
+        others = {name: float(name) for name in names - set(places) if _NUMBER.fullmatch(name)}
+        places |= {name: by_value[value] for name, value in others.items() if value in by_value}
+    strange = sorted(names - set(places))
     if strange:
         raise DataError(f"labels: {listed(strange)} is not among them: {where} {listed(classes)}")
     return np.array([places[text] for text in texts.tolist()])
@@ -97,17 +103,27 @@ def _known(texts: Array, loss: Loss, positive: str | int | None, known: Sequence
     return again(texts, known, "the job's labels.classes are"), tuple(known)
 
 
-def _numbers(names: Array) -> Array | None:
-    """Return texts as numbers if all of them are."""
-    try:
-        numbers = names.astype(np.float64)
-    except ValueError:
+def as_numbers(names: Array) -> Array | None:
+    """Return texts as finite numbers, if all of them are; 1_10 is none."""
+    if not all(map(_NUMBER.fullmatch, names.tolist())):
         return None
+    numbers = names.astype(np.float64)
     return numbers if np.isfinite(numbers).all() else None
 
 
+def same_numbers(classes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return classes that are the same number, written in two ways beside texts: they stay two classes."""
+    first: dict[float, str] = {}
+    found = []
+    for name in classes:
+        if _NUMBER.fullmatch(name):
+            before = first.setdefault(float(name), name)
+            found += [(before, name)] if before != name else []
+    return found
+
+
 def _first_text(names: Array) -> str:
-    return next(str(name) for name in names if _numbers(np.array([name])) is None)
+    return next(str(name) for name in names if as_numbers(np.array([name])) is None)
 
 
 def _binary(places: Array, classes: Sequence[str], positive: str | int | None) -> tuple[Array, tuple[str, ...]]:

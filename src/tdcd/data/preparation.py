@@ -1,10 +1,11 @@
 """From a table's columns to a network's numbers, without moving rows.
 
-A client tells its hub of every column how many values it has, their sum and squared deviations, or how often each
+A client tells its hub of every column how many values it has, their mean and squared deviations, or how often each
 category occurs, over its training rows. The hub adds that up and fixes the preparation, which every client applies
 to its own rows: in training, and again when predicting.
 
-    number      (value − mean) / deviation; no value becomes the mean
+    number      (value − mean) / deviation; no value becomes the mean. A column that holds the same in all training
+                rows tells nothing: 0
     category    a column of 0 and 1 for each category; rare ones share the column "other", and so do categories that
                 never occurred in training. Where none was rare, an unknown category is all zeros
     no value    a further column of 0 and 1 tells where there was none, if that happened in training
@@ -14,9 +15,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from math import isfinite, sqrt
+from math import hypot, isfinite, sqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +25,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field, ValidationError
 
-from tdcd.data.arrays import Array, divisor
+from tdcd.data.arrays import Array, is_constant
 from tdcd.data.tables import Batch, Numbers, TableHead, mixed, numbers_of, texts_of
 from tdcd.errors import DataError, RunError, listed
 from tdcd.strict import Strict, problems
@@ -32,37 +33,64 @@ from tdcd.strict import Strict, problems
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """What a client or a hub knows of a column of numbers."""
+    """What a client or a hub knows of a column of numbers.
+
+    Plain sums, and sums of squares, say the same, but cancel for large values and vanish for small ones.
+    """
 
     count: int
-    total: float
-    squares: float
-    """The sum of squared deviations from the mean. Plain sums of squares say the same, but cancel for large values."""
+    mean: float
+    """As near to the mean as a float64 comes."""
+    rest: float
+    """The mean less that: for large numbers it counts."""
+    spread: float
+    """The root of the sum of squared deviations from the mean."""
     missing: int
     dates: bool = False
     """Whether they are dates, counted in days."""
+    whole: bool = False
+    """Whether they are whole numbers so large that float64 would round them; nothing here was rounded."""
 
     @classmethod
-    def of(cls, values: Array, *, dates: bool = False) -> "NumberFacts":
-        """Describe values; NaN is no value."""
-        known = values[~np.isnan(values)]
-        total = float(known.sum())
+    def of(cls, numbers: Numbers, rows: Array) -> "NumberFacts":
+        """Describe a column in some rows, given by a mask."""
+        known = rows & ~np.isnan(numbers.values)
+        count, missing, whole = int(known.sum()), int((rows & ~known).sum()), numbers.whole is not None
+        if not count:
+            return cls(0, 0.0, 0.0, 0.0, missing, numbers.dates, whole)
         with np.errstate(over="ignore", invalid="ignore"):  # told where the column is known
-            squares = float(np.square(known - total / len(known)).sum()) if len(known) else 0.0
-        return cls(len(known), total, squares, len(values) - len(known), dates)
+            first = float(numbers.values[known][0])
+            mean = first + float(numbers.less(first)[known].mean())
+            apart = numbers.less(mean)[known] if isfinite(mean) else np.full(count, np.nan)
+            rest = float(apart.mean())
+            apart -= rest
+            scale = float(np.abs(apart).max())  # squares of small numbers would vanish, those of large ones be infinite
+            spread = scale * sqrt(np.square(apart / scale).sum()) if scale else 0.0
+        return cls(count, mean, rest, spread, missing, numbers.dates, whole)
 
     def __add__(self, other: "NumberFacts") -> "NumberFacts":
-        between = 0.0
-        if self.count and other.count:
-            apart = self.total / self.count - other.total / other.count
-            between = apart * apart * self.count * other.count / (self.count + other.count)
+        missing = self.missing + other.missing
+        if not (self.count and other.count):
+            return replace(self if self.count else other, missing=missing, dates=self.dates)
+        count = self.count + other.count
+        apart = (other.mean - self.mean) + (other.rest - self.rest)
+        more = self.rest + apart * (other.count / count)
+        mean = self.mean + more
         return NumberFacts(
-            self.count + other.count,
-            self.total + other.total,
-            self.squares + other.squares + between,
-            self.missing + other.missing,
+            count,
+            mean,
+            (self.mean - mean) + more,
+            hypot(self.spread, other.spread, apart * sqrt(self.count * (other.count / count))),
+            missing,
             self.dates,
+            self.whole and other.whole,
         )
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 0 where all numbers are the same but for rounding."""
+        deviation = self.spread / sqrt(self.count)
+        return 0.0 if not self.whole and is_constant(self.mean, deviation) else deviation
 
 
 @dataclass(frozen=True)
@@ -91,7 +119,11 @@ class CategoryFacts:
 
 Facts = NumberFacts | CategoryFacts
 
-_LIKE_NUMBERS = re.compile(r"[+-]?[0-9][0-9.,' /:%€$-]*")
+_LIKE_NUMBERS = re.compile(
+    r"\(?[+\-−–]?\s*[$€£¥₹]?\s*[+\-−–]?\s*[.,]?[0-9][0-9.,'’\s/:%€$£¥₹+\-−–]*\)?"
+    r"|\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}.*"
+)
+"""Also with no-break and narrow spaces, a minus sign, currencies, and dates with a time zone."""
 MOST_INPUTS = 1_000
 """That one column may become."""
 MOST_CATEGORIES = 100_000
@@ -131,7 +163,7 @@ class Survey:
         elif numbers is not None:
             if isinstance(known, CategoryFacts) or (known and known.dates != numbers.dates):
                 raise _unlike(batch, column, numbers)
-            self._add(column, NumberFacts.of(numbers.values[training], dates=numbers.dates))
+            self._add(column, NumberFacts.of(numbers, training))
         else:
             if isinstance(known, NumberFacts):
                 raise _text_among_numbers(batch, column)
@@ -167,7 +199,10 @@ class Number(Strict):
     kind: Literal["number"] = "number"
     name: str
     mean: float
-    deviation: Annotated[float, Field(gt=0)]
+    rest: float = 0.0
+    """What the mean is more than that, where float64 would round it."""
+    deviation: Annotated[float, Field(ge=0)]
+    """0 where all training rows hold the same: such a column tells nothing, and its input is 0."""
     flagged: bool
     """Whether a column tells where there was no value."""
     dates: bool = False
@@ -183,24 +218,33 @@ class Number(Strict):
         told = f"numbers, {self.mean:.4g} ± {self.deviation:.4g}"
         if self.dates:
             told = f"dates, {date(1970, 1, 1) + timedelta(days=self.mean)} ± {self.deviation:.4g} days"
-        return told + "; gaps" * self.flagged
+        return told + "; left out, as it is constant" * self.constant + "; gaps" * self.flagged
 
-    def write(self, batch: Batch, rows: Array, out: Array) -> None:
-        """Write the numbers of some rows into columns of zeros (rows, outputs)."""
+    @property
+    def constant(self) -> bool:
+        """Whether it held the same in all training rows, and is left out."""
+        return self.deviation == 0
+
+    def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
+        """Write the numbers of some rows into columns of zeros (rows, outputs); return unknown values: none."""
         numbers = numbers_of(batch, self.name)
         if numbers is None:
             raise _text_among_numbers(batch, self.name)
         if numbers.dates != self.dates and not np.isnan(numbers.values).all():
             raise _unlike(batch, self.name, numbers)
-        values = numbers.values[rows]
+        values = numbers.less(self.mean)[rows]
         unknown = np.isnan(values)
-        scaled = np.where(unknown, 0.0, (values - self.mean) / self.deviation)
+        scaled = np.zeros_like(values)
+        if not self.constant:
+            with np.errstate(over="ignore"):  # told below
+                scaled[~unknown] = (values[~unknown] - self.rest) / self.deviation
         if (large := np.abs(scaled) > np.finfo(np.float32).max).any():
             row = batch.first + int(rows[np.argmax(large)])
             raise DataError(f"{batch.table}: column '{self.name}' holds a number too large in row {row}")
         out[:, 0] = scaled
         if self.flagged:
             out[:, 1] = unknown
+        return Counter()
 
 
 class Category(Strict):
@@ -225,8 +269,17 @@ class Category(Strict):
         shown = ", ".join(self.values[:6]) + " …" * (len(self.values) > 6)
         return f"{len(self.values)} categories{' and rare ones' * self.other}: {shown}" + "; gaps" * self.flagged
 
-    def write(self, batch: Batch, rows: Array, out: Array) -> None:
-        """Write the numbers of some rows into columns of zeros (rows, outputs)."""
+    @property
+    def constant(self) -> bool:
+        """Whether it is left out: never."""
+        return False
+
+    def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
+        """Write the numbers of some rows into columns of zeros (rows, outputs); return categories without a column."""
+        if self.name not in batch.table.settings.categories:
+            numbers = numbers_of(batch, self.name)
+            if numbers is not None and not np.isnan(numbers.values).all():
+                raise _unlike(batch, self.name, numbers)
         texts = texts_of(batch, self.name).gather(rows)
         places = {value: place for place, value in enumerate(self.values)}
         other = len(self.values) if self.other else -1
@@ -235,6 +288,8 @@ class Category(Strict):
             place[texts.is_null().to_numpy()] = out.shape[1] - 1 if self.flagged else -1
         known = np.flatnonzero(place >= 0)
         out[known, place[known]] = 1.0
+        strange = texts.drop_nulls().filter(~texts.drop_nulls().is_in(self.values))
+        return Counter(strange.to_list())
 
 
 class Preparation(Strict):
@@ -252,15 +307,22 @@ class Preparation(Strict):
         numbers = sum(isinstance(column, Number) for column in self.columns)
         gaps = sum(column.flagged for column in self.columns)
         parts = [f"{numbers} of numbers", f"{len(self.columns) - numbers} of categories"]
-        return f"{len(self.columns)} columns ({', '.join(parts)}; {gaps} with gaps) make {len(self.outputs)} inputs"
+        told = f"{len(self.columns)} columns ({', '.join(parts)}; {gaps} with gaps) make {len(self.outputs)} inputs"
+        constant = [column.name for column in self.columns if column.constant]
+        return told + (f"; left out, as all training rows hold the same: {listed(constant)}" if constant else "")
 
-    def apply(self, batch: Batch, rows: Array) -> Array:
-        """Return the numbers (rows, outputs) of some rows of a batch."""
+    def apply(self, batch: Batch, rows: Array, unknown: dict[str, Counter[str]] | None = None) -> Array:
+        """Return the numbers (rows, outputs) of some rows of a batch.
+
+        Categories that have no column of their own are counted in ``unknown``, by column, if that is wanted.
+        """
         out = np.zeros((len(rows), len(self.outputs)), dtype=np.float32)
         start = 0
         for column in self.columns:
             width = len(column.outputs)
-            column.write(batch, rows, out[:, start : start + width])
+            strange = column.write(batch, rows, out[:, start : start + width])
+            if unknown is not None and strange:
+                unknown.setdefault(column.name, Counter()).update(strange)
             start += width
         return out
 
@@ -330,11 +392,15 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
     if isinstance(total, NumberFacts):
         if not total.count:
             raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
-        mean, deviation = total.total / total.count, sqrt(total.squares / total.count)
-        if not isfinite(mean) or not isfinite(deviation):
+        if not (isfinite(total.mean) and isfinite(total.rest) and isfinite(total.deviation)):
             raise DataError(f"silo '{silo}': column '{column}' holds numbers too large to be standardised; {advice}")
         return Number(
-            name=column, mean=mean, deviation=divisor(mean, deviation), flagged=missing > 0, dates=total.dates
+            name=column,
+            mean=total.mean,
+            rest=total.rest,
+            deviation=total.deviation,
+            flagged=missing > 0,
+            dates=total.dates,
         )
     if not total.counts:
         raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")

@@ -33,6 +33,7 @@ LONGEST = 256
 """Characters of an ID or a label."""
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?Z?)?$"
 _DAY = 24 * 3600 * 1_000_000
 """Microseconds."""
@@ -216,6 +217,10 @@ class Table(TableHead):
             yield pl.when(~integer.cast(pl.Int64, strict=False).is_in(whole).fill_null(value=False)).then(integer)
             for kind, values in ((single, [float(np.float32(mark)) for mark in marks]), (double, marks)):
                 yield pl.when(~(kind.is_nan() | kind.cast(pl.Float64).is_in(values))).then(kind)
+            yield pl.when(~cs.decimal().cast(pl.Float64).is_in(marks)).then(cs.decimal())
+            days = _days(pl.Series(self.settings.missing, dtype=pl.String)).drop_nulls().to_list()
+            dates = cs.date() | cs.datetime()
+            yield pl.when(~(dates.cast(pl.Datetime("us")).dt.epoch("us") / _DAY).is_in(days)).then(dates)
 
     def _told(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""
@@ -251,7 +256,12 @@ def ids_of(batch: Batch) -> pl.Series:
 
 
 def check_lengths(batch: Batch, texts: pl.Series) -> None:
-    """Check that IDs or labels are short: numpy gives every one the room of the longest."""
+    """Check that IDs or labels are short, and without NUL: numpy gives every one the room of the longest, and NULs."""
+    null = texts.str.contains("\0", literal=True)
+    if null.any():
+        raise DataError(
+            f"{batch.table}: column '{texts.name}' holds the character NUL in row {batch.row(null)}; remove it"
+        )
     long = texts.str.len_chars() > LONGEST
     if long.any():
         raise DataError(
@@ -260,12 +270,29 @@ def check_lengths(batch: Batch, texts: pl.Series) -> None:
         )
 
 
+EXACT = 2.0**53
+"""Up to here float64 holds every whole number."""
+
+
 class Numbers(NamedTuple):
     """A column of numbers."""
 
     values: Array
     """As float64, NaN where there is no value; dates count in days."""
     dates: bool
+    whole: Array | None = None
+    """As int64, where some are whole numbers that float64 does not hold; 0 where there is no value."""
+
+    def less(self, shift: float) -> Array:
+        """Return the differences from a number, exact also for large whole numbers; NaN where there is no value."""
+        if self.whole is None:
+            return self.values - shift
+        base = int(shift)
+        known = ~np.isnan(self.values)
+        most, least = int(self.whole[known].max()), int(self.whole[known].min())
+        if max(most - base, base - least) >= 2**63:
+            return self.values - shift
+        return np.where(known, (self.whole - base).astype(np.float64) - (shift - base), np.nan)
 
 
 def numbers_of(batch: Batch, column: str) -> Numbers | None:
@@ -275,13 +302,16 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
         DataError: it holds numbers and texts, infinite numbers, or what is neither.
     """
     series, settings = batch.frame[column], batch.table.settings
-    dates = series.dtype in (pl.Date, pl.Datetime)
+    dates, written = series.dtype in (pl.Date, pl.Datetime), series
     if series.null_count() == len(series):
         return Numbers(np.full(len(series), np.nan), dates=False)
     if dates:
         values = series.cast(pl.Datetime("us")).dt.epoch("us") / _DAY
     elif series.dtype == pl.String:
-        values = _parsed(series, settings) if batch.table.is_csv else series.clear(len(series)).cast(pl.Float64)
+        written = _plainly(series, settings)
+        values = _parsed(written) if batch.table.is_csv else series.clear(len(series)).cast(pl.Float64)
+        if (marked := values.is_in(_numbers(settings.missing))).any():  # a mark, perhaps written in another way
+            series, values = series.set(marked, None), values.set(marked, None)
         if values.null_count() == len(values):
             values = _days(series)
             dates = values.null_count() < len(values)
@@ -292,7 +322,6 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
             number, text = batch.row(values.is_not_null()), batch.row(strange)
             told = f"row {number} is '{batch.cell(column, number)}'"
             raise mixed(batch.table, column, f"{told}, row {text} the text '{batch.cell(column, text)}'")
-        values = values.set(values.is_in(_numbers(settings.missing)), None)
     elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
     else:
@@ -303,11 +332,19 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
     found = values.fill_null(float("nan")).to_numpy()
     if np.isinf(found).any():
         raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(found))}")
-    return Numbers(found, dates)
+    large = not dates and bool((np.abs(found) > EXACT).any())
+    return Numbers(found, dates, _whole(written, values) if large else None)
 
 
-def _parsed(texts: pl.Series, settings: TableSettings) -> pl.Series:
-    """Read numbers as the file writes them; null where a text is none."""
+def _whole(written: pl.Series, values: pl.Series) -> Array | None:
+    """Return numbers as int64, if all of them are whole as they are written, and small enough."""
+    numbers = written.set(values.is_null(), None).cast(pl.Int64, strict=False)
+    exact = written.dtype == pl.String or written.dtype.is_integer()
+    return numbers.fill_null(0).to_numpy() if exact and numbers.null_count() == values.null_count() else None
+
+
+def _plainly(texts: pl.Series, settings: TableSettings) -> pl.Series:
+    """Write numbers with a decimal point and nothing between digits; null where a text is no number."""
     decimal, thousands = re.escape(settings.decimal), re.escape(settings.thousands)
     if (settings.decimal, settings.thousands) != (".", ""):
         groups = rf"[0-9]{{1,3}}({thousands}[0-9]{{3}})+|" if thousands else ""
@@ -316,6 +353,11 @@ def _parsed(texts: pl.Series, settings: TableSettings) -> pl.Series:
         if settings.thousands:
             texts = texts.str.replace_all(settings.thousands, "", literal=True)
         texts = texts.str.replace(settings.decimal, ".", literal=True)
+    return texts
+
+
+def _parsed(texts: pl.Series) -> pl.Series:
+    """Read numbers that are written plainly; null where a text is none."""
     values = texts.cast(pl.Float64, strict=False)
     return values.set(values.is_nan() | values.is_infinite(), None)  # "nan" and "inf" are texts
 
@@ -337,15 +379,27 @@ def texts_of(batch: Batch, column: str) -> pl.Series:
         raise DataError(f"{batch.table}: column '{column}' holds {series.dtype}, which is no category")
     if series.dtype != pl.String or column in batch.table.settings.categories:
         series = codes(series, batch.table)
+    if marks := [mark for mark in batch.table.settings.missing if _number(mark) is not None]:
+        written = codes(pl.Series(marks, dtype=pl.String), batch.table)
+        series = series.set(codes(series, batch.table).is_in(written), None)
     truths = series.is_in(sorted(_spellings(["true", "false"])))
     return series.set(truths, None).fill_null(series.str.to_lowercase()) if truths.any() else series
 
 
-def codes(series: pl.Series, table: Table) -> pl.Series:
-    """Write numbers in one way, 1 for 1.0 and 1e0; leave other texts, and whole numbers such as 007, as they are."""
+def codes(series: pl.Series, table: Table, *, names: bool = False) -> pl.Series:
+    """Write numbers in one way, 1 for 1.0 and 1e0; leave other texts, and whole numbers such as 007, as they are.
+
+    Where texts may be ``names``, 1e0 stays as it is, too.
+    """
     texts = series.cast(pl.String)
-    plain = table.settings if table.is_csv else TableSettings()
-    numbers = _parsed(texts.set(texts.str.contains(r"^-?[0-9]+$"), None), plain)
+    if series.dtype.is_integer():
+        return texts
+    if series.dtype == pl.String:
+        texts = _plainly(texts, table.settings if table.is_csv else TableSettings()).fill_null(texts)
+    exponent = r"" if names else r"([eE][+-]?[0-9]+)?"
+    decimals = texts.set(~texts.str.contains(rf"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+){exponent}$"), None)
+    decimals = decimals.set(decimals.str.contains(r"^-?[0-9]+$"), None)
+    numbers = series.cast(pl.Float64) if series.dtype.is_float() else decimals.cast(pl.Float64, strict=False)
     if numbers.null_count() == len(numbers):
         return texts
     whole = (numbers == numbers.round()) & (numbers.abs() < 2.0**63)
@@ -367,15 +421,17 @@ def _spellings(words: Iterable[str]) -> set[str]:
     return {how(word.strip()) for word in words for how in (str, str.lower, str.upper, str.title, str.capitalize)}
 
 
+def _number(text: str) -> float | None:
+    """Return a text as a number, if it is a finite one; Python takes 1_10 for one, too."""
+    if not _NUMBER.fullmatch(text.strip()):
+        return None
+    found = float(text)
+    return found if isfinite(found) else None
+
+
 def _numbers(texts: Iterable[str]) -> list[float]:
     """Return those of some texts that are numbers."""
-    found = []
-    for text in texts:
-        try:
-            found.append(float(text))
-        except ValueError:
-            continue
-    return [number for number in found if isfinite(number)]
+    return [number for text in texts if (number := _number(text)) is not None]
 
 
 def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str], *, none: bool = False) -> list[str]:
@@ -419,4 +475,5 @@ def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str], *, non
         )
     if not found and not none:
         raise DataError(f"{first}: it has no columns of features")
-    return found
+    order = min(tables, key=lambda table: table.client).header  # the same one wherever and however clients are listed
+    return [column for column in order if column in set(found)]

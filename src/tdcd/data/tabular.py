@@ -1,5 +1,6 @@
 """A silo's tables as the rows of its network."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -42,11 +43,17 @@ def surveyed(table: Table, columns: Sequence[str], alignment: Alignment, parts: 
 
 
 def encoded(
-    tables: Sequence[Table], preparation: Preparation, alignment: Alignment, parts: Array, reading: Reading
+    tables: Sequence[Table],
+    preparation: Preparation,
+    alignment: Alignment,
+    parts: Array,
+    reading: Reading,
+    unknown: dict[str, Counter[str]] | None = None,
 ) -> dict[Part, Array]:
     """Return the numbers of a silo's rows: for every part those of its IDs, in ascending order.
 
-    Rows go straight to their place, a batch at a time, so that nothing of the whole is in memory twice.
+    Rows go straight to their place, a batch at a time, so that nothing of the whole is in memory twice. Categories
+    without a column of their own are counted in ``unknown``, by column, if that is wanted.
     """
     width = len(preparation.outputs)
     rank = np.empty(len(parts), dtype=np.int64)
@@ -60,7 +67,7 @@ def encoded(
         reading(table)
         for batch, places in _placed(table, [column.name for column in preparation.columns], alignment):
             rows = np.flatnonzero(places >= 0)
-            numbers, samples = preparation.apply(batch, rows), places[rows]
+            numbers, samples = preparation.apply(batch, rows, unknown), places[rows]
             for part, arrays in out.items():
                 mine = parts[samples] == part
                 arrays[rank[samples[mine]]] = numbers[mine]

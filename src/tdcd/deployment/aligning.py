@@ -60,7 +60,7 @@ async def aligned(
         told = listed(f"'{name}' has {count:,}" for name, count in counts.items())
         raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
     shares = {silo: {key.table.client: share_of(key, common) for key in keys}}
-    splits = [name for name in job.silos if everybody[name]["split"]]
+    splits = [name for name in sorted(job.silos) if everybody[name]["split"]]
     assert isinstance(job.data, TableData)  # noqa: S101
     if job.data.split_column and not splits:
         raise DataError(f"data.split_column: no silo's tables have a column '{job.data.split_column}'")

@@ -37,7 +37,7 @@ class Evaluator(Gatherer):
     @property
     def judge(self) -> str:
         """The silo where labels are: its hub measures, and tells the others what they may know."""
-        owners = [name for name, silo in self.job.silos.items() if silo.label]
+        owners = sorted(name for name, silo in self.job.silos.items() if silo.label)
         return self.job.labels.silo or (owners[0] if owners else self.peers.chair)
 
     async def measured(self, block: Block, number: int, judge: Judge) -> tuple[Measures, Verdict]:

@@ -137,6 +137,7 @@ class Gatherer:
         found = fit(self._surveys.values(), self._columns, settings.rare)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, found.to_json())
+        self.told(found.told())
         return found
 
     async def _first_alignment(self) -> Alignment:

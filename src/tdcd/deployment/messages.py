@@ -275,6 +275,8 @@ def tensors_array(name: str, message: Message) -> Array:
         if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
             raise RefusedError(f"'{message.kind}': damaged texts in '{name}'")
         texts = [letters[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+        if "\0" in "".join(texts):
+            raise RefusedError(f"'{message.kind}': the character NUL in a text of '{name}'")
         if max(map(len, texts), default=0) > LONGEST:  # an array takes the longest one's memory for each
             raise RefusedError(f"'{message.kind}': a text of more than {LONGEST} characters in '{name}'")
         return np.array(texts, dtype=np.str_)

@@ -1,7 +1,8 @@
 """A finished run, taken up again to predict."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tdcd.data.alignment import align, gathered, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
 from tdcd.data.labels import again
-from tdcd.data.preparation import Preparation
+from tdcd.data.preparation import Category, Preparation
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table
 from tdcd.data.tabular import encoded
@@ -39,6 +40,8 @@ class Predictions:
     """How good they are, where labels are known."""
     note: str
     """Of whom they are."""
+    warnings: tuple[str, ...] = ()
+    """What the rows hold that the training did not know."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,20 @@ class Run:
         }
         alignment = align(keys, {})
         parts = np.full(len(alignment.ids), Part.TEST)
-        features = {
-            silo: encoded(own, self.preparations[silo], alignment, parts, lambda table: None)[Part.TEST]  # noqa: ARG005
-            for silo, own in tables.items()
-            if silo in self.preparations
-        }
+        features: dict[str, Array] = {}
+        warnings: list[str] = []
+        for silo, own in tables.items():
+            if silo in self.preparations:
+                unknown: dict[str, Counter[str]] = {}
+                made = self.preparations[silo]
+                features[silo] = encoded(own, made, alignment, parts, _untold, unknown)[Part.TEST]
+                warnings += _unknown(silo, made, unknown, len(alignment.ids))
         frame = self._frame(alignment.ids, self.result.scores(features))
         measures = {}
         if label and owner:
             labels = again(gathered(alignment, keys[owner], label), self.classes)
             measures = self.result.evaluate(samples(features, labels))
-        return Predictions(frame, measures, overlap(alignment))
+        return Predictions(frame, measures, overlap(alignment), tuple(warnings))
 
     def _label_owner(self, tables: Mapping[str, Sequence[Table]]) -> str | None:
         """Return a silo whose new tables all have the column of labels."""
@@ -183,6 +189,20 @@ def load_run(path: Path | str) -> Run:
     tables = shapes if isinstance(job.data, TableData) else ()
     preparations = {silo: Preparation.from_file(path / "preparation" / f"{silo}.json") for silo in tables}
     return Run(path, job, result, classes, preparations, ended)
+
+
+def _untold(table: Table) -> None:
+    """Nobody watches."""
+
+
+def _unknown(silo: str, made: Preparation, unknown: Mapping[str, Counter[str]], rows: int) -> Iterator[str]:
+    """Tell which categories have no column of their own, and in how many rows."""
+    rare = {column.name: isinstance(column, Category) and column.other for column in made.columns}
+    for column, counts in unknown.items():
+        some = listed((f"'{value}'" for value, _ in counts.most_common()), 3)
+        what = "are rare or unknown in training, and count as 'other'" if rare[column] else "are unknown in training"
+        held = f"{counts.total():,} of {rows:,} rows hold categories that {what}: {some}"
+        yield f"silo '{silo}', column '{column}': {held}"
 
 
 def _numbered(name: str, values: Array) -> dict[str, Array]:

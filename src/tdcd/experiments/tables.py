@@ -11,7 +11,7 @@ from tdcd.core.topology import Roster, Samples
 from tdcd.data.alignment import Alignment, Keys, align, gathered, owners, parts_from, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
-from tdcd.data.labels import coded
+from tdcd.data.labels import coded, same_numbers
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table, TableHead, feature_columns
@@ -57,7 +57,7 @@ class TableJob:
                     if column:
                         table.need(column, key)
         column = job.data.split_column
-        splits = tuple(silo for silo, files in tables.items() if says_what_is_held_out(job.data, files))
+        splits = tuple(sorted(silo for silo, files in tables.items() if says_what_is_held_out(job.data, files)))
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
         return cls(job, job.data, tables, splits, told)
@@ -196,7 +196,7 @@ def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
     """
     assert isinstance(job.data, TableData)  # noqa: S101
     labels = job.labels
-    owners = [silo for silo in job.silos if job.silos[silo].label]
+    owners = sorted(silo for silo in job.silos if job.silos[silo].label)  # sites may list silos in another order
     if labels.silo is not None and labels.silo not in owners:
         raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
     if not owners:
@@ -256,6 +256,10 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
         for part in ids
     }
     notes = [*_notes(opened, alignment, rosters), *(f"{silo}: {made.told()}" for silo, made in preparations.items())]
+    if twice := same_numbers(classes):
+        notes.append(
+            f"labels: {twice[0][0]} and {twice[0][1]} are two classes, as there are texts beside these numbers"
+        )
     federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations, tuple(notes))
     return JobData(federation, samples, ids)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tdcd.core.topology import Samples
-from tdcd.data.arrays import Array, divisor
+from tdcd.data.arrays import Array, is_constant
 from tdcd.data.features import FeatureSplit, Index
 from tdcd.data.splits import Part
 
@@ -124,7 +124,10 @@ def _standardise(rows: Mapping[Part, Array], wanted: Array) -> None:
         for part in rows.values():
             values = part[index]  # a view
             values -= mean
-            values /= divisor(mean, deviation)
+            if is_constant(mean, deviation):  # in the training rows: it tells a network nothing
+                values[...] = 0.0
+            else:
+                values /= deviation
             np.nan_to_num(values, copy=False, nan=0.0)
 
 
