@@ -85,3 +85,30 @@ def test_the_readme_names_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
     assert "make test" in text
+
+
+def result_tables() -> dict[str, dict[int, dict[int, list[float]]]]:
+    """Return the times of the results' tables by section, K and Q."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    found: dict[str, dict[int, dict[int, list[float]]]] = {}
+    for section in page.split("\n### ")[1:]:
+        title = section.splitlines()[0]
+        for q, k, row in re.findall(r"^\| Q = (\d+), K = (\d+) \|(.*)\|$", section, re.MULTILINE):
+            times = [float(cell.strip().replace(",", "")) for cell in row.split("|")[-2:]]
+            found.setdefault(title, {}).setdefault(int(k), {})[int(q)] = times
+    return found
+
+
+@pytest.mark.parametrize(
+    ("section", "column"),
+    [("PhysioNet 2012 in place of MIMIC-III", 1), ("ModelNet10, small scale", 2), ("CIFAR-10, small scale", 3)],
+)
+def test_factors_follow_from_the_tables_above_them(section: str, column: int) -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    (row,) = re.findall(r"^\| larger Q wins in time units.*$", page, re.MULTILINE)
+    claim = row.split("|")[1 + column]
+    for of_q in result_tables()[section].values():
+        for place in (0, 1):
+            fastest = min(of_q, key=lambda q: of_q[q][place])
+            assert f"Q = {fastest}" in claim
+            assert f"{of_q[1][place] / of_q[fastest][place]:.1f}" in claim

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from tdcd.errors import RunError
+from tdcd.errors import JobError, RunError
 
 
 def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
@@ -84,9 +86,28 @@ def check_no_run(path: Path) -> None:
     """
     if (path / "job.toml").exists():
         raise RunError(
-            f"{path} already holds a run; go on with it (tdcd train --resume {path}, or resume=True in Python), or "
-            "choose another directory"
+            f"{path} already holds a run; go on with it (tdcd train --resume {quote(str(path))}, or resume=True in "
+            "Python), or choose another directory"
         )
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Read a file of JSON lines. A last line without its end is being written, or was cut off, and does not count.
+
+    Raises:
+        RunError: another line is damaged, or the file cannot be read; names it.
+    """
+    found = []
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"{path}: line {number} is damaged: {error}") from error
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -98,6 +119,26 @@ def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
     """Yield ``("training.rate", 0.1)`` for every setting in nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
+            yield from flat(value, f"{above}{quoted_key(key)}.")
         else:
-            yield f"{above}{key}", value
+            yield f"{above}{quoted_key(key)}", value
+
+
+def quoted_key(key: str) -> str:
+    """Return a key as it stands in a dotted name: as TOML does, quoted if it has a dot of its own."""
+    return key if _PLAIN_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def split_key(dotted: str) -> list[str]:
+    """Return the keys of a dotted name: ``silos."north.bank".clients`` has three.
+
+    Raises:
+        JobError: it is none.
+    """
+    if not _DOTTED.fullmatch(dotted):
+        raise JobError(f"{dotted}: not a name of keys with dots between them, such as training.rate")
+    return [json.loads(key) if key.startswith('"') else key for key in re.findall(_KEY, dotted)]
+
+
+_KEY = r'"(?:[^"\\]|\\.)*"|[^."]+'
+_PLAIN_KEY, _DOTTED = re.compile(r'[^."]+'), re.compile(rf"(?:{_KEY})(?:\.(?:{_KEY}))*")

@@ -172,3 +172,16 @@ def test_the_papers_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -
     assert "say where the files of ModelNet40, or ModelNet10 are" in capsys.readouterr().err
     assert tdcd_command("reproduce", "modelnets") == 2
     assert "did you mean 'modelnet'" in capsys.readouterr().err
+
+
+def test_a_comparison_for_a_text_and_what_follows_from_it(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tdcd_command("compare", swept, "--markdown") == 0
+    printed = capsys.readouterr().out
+    rows = [line.strip("| ").split(" | ") for line in printed.splitlines() if line.startswith("| ")]
+    header = rows[0]
+    times = {row[0]: row for row in rows[1:]}
+    for t in ("10", "100"):
+        place = next(k for k, name in enumerate(header) if name.strip() == f"t_comm {t}") + 1
+        spent = {name: float(row[place].replace(",", "")) for name, row in times.items() if name.startswith("Q = ")}
+        fastest = min(spent, key=lambda name: spent[name])
+        assert f"at t_comm {t} {fastest} is {spent['Q = 1'] / spent[fastest]:.1f} times as fast as Q = 1" in printed

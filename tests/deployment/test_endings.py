@@ -266,7 +266,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
 
 def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) -> None:
     """The others have waited, and ended; started again, they go back with it, and all end."""
-    stage = Stage(tmp_path, {"training.rounds": 4, "training.checkpoint_every": 2, "deployment.hub_deadline": 5})
+    stage = Stage(tmp_path, {"training.rounds": 4, "training.checkpoint_every": 2, "deployment.hub_deadline": 15})
     a, b = (Identity(silo) for silo in sorted(stage.federation.runs))
     last = (b, "save 4", signal.SIGKILL)
     stage.arm(last)
@@ -277,7 +277,7 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
     try:
         stage.until(reached.exists, "the last checkpoint of b")
         processes[b].kill()
-        assert processes[a].wait(60) == 0, stage.everything()
+        assert processes[a].wait(90) == 0, stage.everything()
         assert "ends alone" in stage.logged(a)
         for process in processes.values():
             process.kill()
@@ -287,7 +287,7 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
         assert (summary["status"], summary["round"], summary["confirmed"]) == ("finished", 4, False)
         for who in stage.federation.sites:
             stage.start(who)
-        assert stage.federation.wait(lambda line: None, seconds=60) == 0, stage.everything()
+        assert stage.federation.wait(lambda line: None, seconds=120) == 0, stage.everything()
         histories = [read_history(run / "history.jsonl") for run in stage.federation.runs.values()]
         assert [[line.round for line in history] for history in histories] == [[0, 3, 4]] * 2
         assert [line.train for line in histories[0]] == [line.train for line in histories[1]]

@@ -227,6 +227,16 @@ def test_the_audit_agrees_with_a_few_lines(tmp_path: Path) -> None:
     assert found.first == found.every
 
 
+@pytest.mark.parametrize("sharing", ["exact", "stale"])
+@pytest.mark.parametrize("compute", ["auto", "loop", "stacked"])
+def test_norms_that_were_all_clipped_tell_nothing(compute: str, sharing: str) -> None:
+    """They are the same but for rounding, and a tie is worth a guess, whichever path computes them."""
+    job = digits(labels={"silo": "left", "sharing": sharing}).model_copy(update={"compute": compute})
+    (found,) = audit_labels(job, load_data(job), [Defence(clip=0.05)])
+    assert (found.first.norm, found.every.norm) == (0.5, 0.5)
+    assert found.first.direction > 0.9  # where they point is another matter
+
+
 def test_audits_that_make_no_sense() -> None:
     shared = digits()
     with pytest.raises(tdcd.JobError, match="there is nothing to infer"):

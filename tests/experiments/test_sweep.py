@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tdcd
 from support import same
@@ -21,7 +24,7 @@ from tdcd.experiments.job import embedded
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 from tdcd.experiments.run import run_variant
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
-from tdcd.experiments.sweeping import SweepObserver, run_sweep
+from tdcd.experiments.sweeping import FailedRunsError, SweepObserver, run_sweep
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -429,3 +432,78 @@ def _working(path: Path) -> bool:
         except Timeout:
             return True
     return False
+
+
+def spoilt(**more: Any) -> Any:
+    """A sweep in which the runs of one case fail: its networks are wider than the job allows."""
+    cases = [
+        {"name": "good", "model": {"kind": "linear"}},
+        {"name": "bad", "model": {"kind": "experiments.test_sweep:broken"}},
+    ]
+    settings = {"training": {"local_steps": 3}}
+    return parsed(grid={}, cases=cases, settings=settings, baselines=["one-tier"], **more)
+
+
+def broken(shape: tuple[int, ...], outputs: int) -> Any:
+    raise ValueError("it cannot be built")
+
+
+@pytest.mark.parametrize("select", [None, {"rates": [0.1, 0.01], "iterations": 6}])
+def test_a_run_that_fails_stops_no_other(tmp_path: Path, select: Any) -> None:
+    sweep, notes, path = spoilt(select=select), Notes(), tmp_path / "sweep"
+    failed = r"(trials|runs)/bad\S*: (?s:.)*(trials|runs)/one-tier,bad\S*: "
+    with pytest.raises(FailedRunsError, match=failed):
+        run_sweep(sweep, path, jobs=2, observer=notes)
+    wanted = {f"runs/{name}good,seed={seed}" for name in ("", "one-tier,") for seed in (1, 2)}
+    assert {name for name in notes.ran if name.startswith("runs/")} == wanted
+    if select:
+        assert set(notes.rates) == {"good", "one-tier,good"}, "of failed trials nothing is chosen"
+    plan = json.loads((path / "sweep.json").read_text())
+    bad = next(one for one in plan["combinations"] if one["name"] == "bad")
+    assert bad["trials"] == [], "it did not diverge"
+    again = Notes()
+    with pytest.raises(FailedRunsError):
+        run_sweep(sweep, path, jobs=1, observer=again)
+    assert again.ran == [], "what has ended stays"
+
+
+def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from filelock import FileLock
+
+    from support import run_command
+
+    (tmp_path / "sweep.toml").write_text(tomli_w.dumps(TINY))
+    out = tmp_path / "out"
+    out.mkdir()
+    with FileLock(out / ".lock"):
+        assert run_command("sweep", tmp_path / "sweep.toml", "--out", out) == 2
+    told = capsys.readouterr()
+    assert "is in use by another sweep" in told.err
+    assert "failed" not in told.out + told.err
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.data())
+def test_whichever_runs_fail_all_others_are_trained(data: st.DataObject) -> None:
+    """Against a reference: what is not spoilt is trained, and nothing else."""
+    names = ["a", "b", "c", "d"]
+    bad = data.draw(st.sets(st.sampled_from(names), max_size=3))
+    seeds = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=2, unique=True))
+    cases = [
+        {"name": name, "model": {"kind": "experiments.test_sweep:broken" if name in bad else "linear"}}
+        for name in names
+    ]
+    sweep = parsed(
+        grid={}, cases=cases, seeds=seeds, iterations=2, evaluate_every=2, select=None, baselines=[],
+        settings={"training": {"local_steps": 2}},
+    )  # fmt: skip
+    notes = Notes()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run_sweep(sweep, Path(folder) / "sweep", jobs=2, observer=notes)
+            assert not bad
+        except FailedRunsError as error:
+            assert len(str(error).splitlines()) == len(bad) * len(seeds)  # noqa: PT017
+        ended = {run.name for run in Path(folder, "sweep", "runs").glob("*") if (run / "result.json").exists()}
+    assert ended == {f"{name},seed={seed}" for name in names if name not in bad for seed in seeds}
+    assert sorted(notes.ran) == sorted(f"runs/{name}" for name in ended)

@@ -19,7 +19,7 @@ from tdcd.experiments.sweep import parse_sweep
 from tdcd.experiments.sweeping import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.files import RunFiles, read_run, variant_of
-from tdcd.reports.findings import affine, claims, winners
+from tdcd.reports.findings import claims, time_to, winners
 from tdcd.reports.study import Line, Measure, Panel, Study, read_study
 
 ACCURACY, TEST_LOSS = Measure("test", "accuracy"), Measure("test", "loss")
@@ -115,7 +115,10 @@ def test_time_to_a_target() -> None:
     assert one.reached(TEST_LOSS, 0.35) == [2, 1], "a loss is better the lower it is"
     assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
     assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
-    assert affine(one, ACCURACY, 0.6, Costs()) == (3.0, 4.5)
+    found = time_to(one, ACCURACY, 0.6, Costs())
+    assert found is not None
+    assert (found.at, found.times) == ((0.0,), (3.0,))
+    assert found.slope == pytest.approx(4.5)
     central = line(made(1, [0.1, 0.9], variant="central"))
     assert central.times_to(ACCURACY, 0.8, Costs(t_comm=100)) == [1], "in one place nothing is sent"
     assert sum(central.traffic().values()) == 0
@@ -132,6 +135,31 @@ def test_which_line_is_first_at_which_latency() -> None:
     never = line(made(20, [0.0, 0.1]))
     assert len(winners(Panel("", (one, ten, never), ()), ACCURACY, 0.9, Costs())) == 2
     assert winners(Panel("", (one, never), ()), ACCURACY, 0.9, Costs()) == []
+
+
+def kept(run: RunFiles, sharing: str) -> RunFiles:
+    """Let the first silo keep the labels."""
+    return replace(run, job={**run.job, "labels": {"silo": "s0", "sharing": sharing}})
+
+
+@pytest.mark.parametrize("sharing", ["shared", "exact", "stale"])
+@pytest.mark.parametrize("costs", [Costs(), Costs(hub_latency=3.0, client_latency=0.2, step=2.0)])
+def test_times_are_those_of_the_clock_at_every_latency(sharing: str, costs: Costs) -> None:
+    """With exact labels the first question may wait for the steps of those who answer: time is not affine in t_comm."""
+    lines = [line(kept(made(q, [0.0] * rounds + [0.9]), sharing)) for q, rounds in ((1, 60), (3, 30), (10, 9))]
+    found = [time_to(one, ACCURACY, 0.9, costs) for one in lines]
+    for t in [0.0, 0.01, 0.3, 1.0, 2.0, 2.9, 3.0, 3.1, 6.0, 9.0, 20.0, 100.0, 1e4, 1e7]:
+        for one, time in zip(lines, found, strict=True):
+            assert time is not None
+            (want,) = one.times_to(ACCURACY, 0.9, costs.at(t)) or []
+            assert time(t) == pytest.approx(want, rel=1e-6, abs=1e-6), (one.label, t)
+    wins = winners(Panel("", tuple(lines), ()), ACCURACY, 0.9, costs)
+    assert [win.start for win in wins] == [0.0, *(win.end for win in wins[:-1])]
+    for t in np.logspace(-2, 4, 61).tolist():
+        spent = {one.label: (one.times_to(ACCURACY, 0.9, costs.at(t)) or [np.inf])[0] for one in lines}
+        least = min(spent.values())
+        first = next(win.label for win in wins if win.start <= t <= win.end)
+        assert any(spent[label] == pytest.approx(least, rel=1e-6) for label in first.split(" and ")), (t, spent)
 
 
 def test_lines_that_are_first_together_share_it() -> None:

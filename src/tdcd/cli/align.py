@@ -27,18 +27,18 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the IDs that all silos have and write them to a file that trainings reuse."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    from tdcd.cli.terminal import terminal
     from tdcd.experiments.job import TableData, load_job
     from tdcd.experiments.tables import TableJob
     from tdcd.strict import parse_setting
 
     read = load_job(job, dict(parse_setting(text) for text in settings or []))
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with console.status("") as status:
-        opened = TableJob.opened(read, lambda what: status.update(f"reading {escape(what)}"))
+        opened = TableJob.opened(read, lambda what: status.update(Text(f"reading {what}")))
         alignment, _ = opened.align()
     named = read.data.alignment if isinstance(read.data, TableData) else None
     path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
@@ -64,8 +64,8 @@ def command(
         table.add_row(silo, "all", f"{total:,}", f"{common:,}", f"{total - common:,}", style="bold")
         for client, share in clients.items() if len(clients) > 1 else ():
             lost = share.rows - share.common
-            table.add_row("", escape(client), f"{share.rows:,}", f"{share.common:,}", f"{lost:,}")
-    console = Console()
+            table.add_row("", client, f"{share.rows:,}", f"{share.common:,}", f"{lost:,}")
+    console = terminal()
     console.print(table)
     console.print(f"Fingerprint: {alignment.fingerprint}", highlight=False)
     console.print(f"Written to:  {path}", highlight=False, soft_wrap=True, markup=False)

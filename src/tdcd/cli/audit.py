@@ -52,9 +52,9 @@ def labels(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Train a job once more, and tell how well a silo without labels could infer them from what it is told."""
-    from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
+    from tdcd.cli.terminal import terminal
     from tdcd.experiments.audit import audit_labels, defences_of
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
@@ -70,10 +70,10 @@ def labels(
     read = load_job(file, overrides)
     importable(file.parent, *(import_path(job) if file != job else ()))
     defences = defences_of(read, clip, noise or [])
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     found: list[Audit] = []
     with console.status("") as status:
-        data_read = load_data(read, str(job), lambda what: status.update(f"reading {escape(what)}"))
+        data_read = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
 
         def told(done: int, of: int) -> None:
             status.update(f"training {len(found) + 1} of {len(defences)}: round {done:,} of {of:,}")
@@ -83,7 +83,7 @@ def labels(
             if json:
                 typer.echo(json_.dumps(audit.as_dict()))
     if not json:
-        Console().print(_table(found, read.labels.sharing or ""), highlight=False)
+        terminal().print(_table(found, read.labels.sharing or ""), highlight=False)
 
 
 def _table(found: list["Audit"], sharing: str) -> "Table":

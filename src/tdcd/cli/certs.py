@@ -22,10 +22,9 @@ def command(
     renew: Annotated[bool, typer.Option("--renew", help="Make those of hub and clients anew, by the same CA.")] = False,
 ) -> None:
     """Make a silo's CA, and the certificates of its hub and clients; what is there already is kept."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
+    from tdcd.cli.terminal import terminal
     from tdcd.deployment.identity import certify, expires, read_certificate
     from tdcd.deployment.run import check_silo, read_set, silos_of
     from tdcd.experiments.job import load_job
@@ -35,14 +34,14 @@ def command(
     check_silo(silo, names)
     folder = out or Path("certs") / silo
     authority, pairs, made = certify(folder, silo, names[silo], days=days, ca_days=ca_days, renew=renew)
-    table = Table(title=f"Certificates of silo '{silo}' in {escape(str(folder))}", title_justify="left")
+    table = Table(title=f"Certificates of silo '{silo}' in {folder}", title_justify="left")
     for column in ("whose", "file", "valid until", ""):
         table.add_column(column)
     for who, path in (("the CA", authority.certificate), *((str(i), p.certificate) for i, p in pairs.items())):
         certificate = read_certificate(path)
         note = expires(certificate) or ("new" if path in made else "")
-        table.add_row(who, escape(path.name), f"{certificate.not_valid_after_utc:%Y-%m-%d}", note)
-    console = Console()
+        table.add_row(who, path.name, f"{certificate.not_valid_after_utc:%Y-%m-%d}", note)
+    console = terminal()
     console.print(table)
     for line in (
         f"Keep {authority.key} where nobody else gets at it: who has it can make certificates of this silo.",

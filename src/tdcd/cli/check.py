@@ -18,18 +18,18 @@ def command(
     data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
 ) -> None:
     """Read a job's data, align and prepare it, and show who has what; all problems of columns are told at once."""
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
+    from tdcd.cli.terminal import terminal
     from tdcd.data.labels import must_name
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
-    with Console(stderr=True).status("") as status:
-        found = load_data(read, str(job), lambda what: status.update(f"reading {escape(what)}"))
-    console = Console(highlight=False)
+    with terminal(stderr=True).status("") as status:
+        found = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
+    console = terminal()
     for note in found.federation.notes:
         console.print(note, markup=False, soft_wrap=True)
     for silo, made in found.federation.preparations.items():
@@ -37,7 +37,7 @@ def command(
         for name in ("column", "holds", "inputs"):
             table.add_column(name, justify="right" if name == "inputs" else "left")
         for column in made.columns:
-            table.add_row(escape(column.name), escape(column.told()), str(len(column.outputs)))
+            table.add_row(column.name, column.told(), str(len(column.outputs)))
         console.print(table)
     table = Table(title="Silos", title_justify="left")
     for name in ("silo", "a row", "clients", "training rows a client"):

@@ -1,7 +1,5 @@
 """``tdcd compare``: runs side by side in the terminal, priced for any network."""
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +8,7 @@ import typer
 from tdcd.cli.pricing import Cost, Metric, Target, TComm, costs_of
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from tdcd.reports.study import Line, Study
@@ -23,6 +22,8 @@ tdcd compare runs/a runs/b
 tdcd compare sweeps/cifar10-small --t-comm 1 --t-comm 1000 --target 0.4  [dim]# other latencies, no training[/dim]
 
 tdcd compare runs/a runs/b --cost hub_latency=5 --cost slow_clients=0.1 --cost slowdown=10
+
+tdcd compare sweeps/cifar10-small --markdown  [dim]# a table for a text, and by how much larger Q is faster[/dim]
 """
 
 
@@ -32,34 +33,89 @@ def command(
     cost: Cost = None,
     metric: Metric = None,
     target: Target = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write Markdown: the table, and what follows from it, for a text.")
+    ] = False,
 ) -> None:
     """Show what runs reached, what they sent, and what time they would take on a network; nothing is trained."""
-    from rich.console import Console
-
+    from tdcd.cli.terminal import terminal
     from tdcd.reports.study import read_study
 
     study = read_study(runs, metric=metric, t_comm=t_comm, target=target, costs=costs_of(cost))
-    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
-    console.print(comparison(study, console.width), highlight=False)
+    if markdown:
+        typer.echo(_markdown(study))
+        return
+    console = terminal()
+    console.print(comparison(study, console))
 
 
-def comparison(study: "Study", width: int) -> "Table":
-    """Return a table with a row for every line of a study, fit for a terminal of so many columns."""
+def comparison(study: "Study", console: "Console") -> "RenderableType":
+    """Return a table with a row for every line of a study; or, where that does not fit, one below the other."""
+    table = _table(study, console.width)
+    drawn = "".join(segment.text for line in console.render_lines(table) for segment in line)
+    return _list(study, console.width) if "…" in drawn else table  # rich cuts words that do not fit
+
+
+def _markdown(study: "Study") -> str:
+    """Return the table of a study, and how much faster some lines are than others, from the same numbers."""
+    from tdcd.reports.findings import speedups
+
+    lines = [f"{_title(study)}", ""]
+    names = ["", *_names(study)]
+    lines += [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for line in study.lines:
+        cells = _cells(study, line, WIDE) if line.shown else [_without(line), *[""] * (len(names) - 2)]
+        row = [study.name_of(line), *cells]
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |")
+    return "\n".join([*lines, "", *(f"- {told}" for told in speedups(study))])
+
+
+def _title(study: "Study") -> str:
+    spent = "time of the whole run" if study.goal is None else f"time to {study.measure.label} {study.goal:g}"
+    return f"{study.title}: {spent}"
+
+
+def _names(study: "Study") -> list[str]:
+    times = (f"t_comm {t:g}" for t in study.t_comm)
+    return ["rate", "rounds", "loss", study.measure.label, "sent", *times, "wall time"]
+
+
+def _list(study: "Study", width: int) -> "RenderableType":
+    """Return a small table for every line of a study."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(_title(study), style="italic")]
+    for line in study.lines:
+        rows = zip(_names(study), _cells(study, line, width), strict=True) if line.shown else [(_without(line), "")]
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for name, cell in rows:
+            table.add_row(f"  {name}", cell)
+        parts += [Text(study.name_of(line), style="bold"), table]
+    return Group(*parts)
+
+
+def _without(line: "Line") -> str:
+    """Tell why a line has no numbers."""
+    return "diverged" if line.runs else "every rate diverged"
+
+
+def _table(study: "Study", width: int) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     several = any(len(line.shown) > 1 for line in study.lines)
     caption = "± is half of the range over seeds" if width >= WIDE else "means over seeds"
-    spent = "time of the whole run" if study.goal is None else f"time to {study.measure.label} {study.goal:g}"
-    table = Table(title=f"{study.title}: {spent}", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=_title(study), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     if several:
         table.caption, table.caption_justify = caption, "left"
     table.add_column("", no_wrap=True)
-    names = ["rate", "rounds", "loss", study.measure.label, "sent", *(f"t_comm {t:g}" for t in study.t_comm)]
-    for name in [*names, "wall time"] if width >= WIDE else names:
+    names = _names(study)
+    for name in names if width >= WIDE else names[:-1]:
         table.add_column(name, justify="right")
     for line in study.lines:
-        cells = _cells(study, line, width) if line.shown else ["every rate diverged" if not line.runs else "diverged"]
+        cells = _cells(study, line, width) if line.shown else [_without(line)]
         table.add_row(study.name_of(line), *cells[: len(table.columns) - 1])
     return table
 

@@ -11,13 +11,14 @@ app = typer.Typer(help="The data sets that tdcd reads.", no_args_is_help=True)
 @app.command("list", epilog="Example: tdcd data list")
 def list_() -> None:
     """Say which data sets there are, where to get each, and how its files must lie."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from tdcd.cli.terminal import terminal
     from tdcd.data.sets import SETS
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal(soft_wrap=True)
     for entry in SETS.values():
-        console.print(f"[bold]{entry.name}[/]  {entry.what}", markup=True)
+        console.print(Text.assemble((entry.name, "bold"), f"  {entry.what}"))
         console.print(f"    task   {entry.task}", markup=False)
         console.print(f"    silos  {_told(entry.features.model_dump())}", markup=False)
         if not entry.origin:
@@ -35,15 +36,16 @@ def check(
     directory: Annotated[Path | None, typer.Argument(help="Where its files are.")] = None,
 ) -> None:
     """Read a data set's files to the end and say what was found; names the first file that is wrong."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from tdcd.cli.terminal import terminal
     from tdcd.data.sets import SETS, read
     from tdcd.data.sets.inspect import inspect
     from tdcd.errors import DataError
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     try:
-        with Console(stderr=True).status(f"reading {name}"):
+        with terminal(stderr=True).status(Text(f"reading {name}")):
             found = inspect(read(name, directory))
     except DataError as error:
         if name not in SETS or not SETS[name].origin:

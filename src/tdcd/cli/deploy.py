@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -60,4 +61,4 @@ def command(
         typer.echo(f"It did not end well: see {logs}. Run the command again to go on.")
         sys.exit(code)
     for silo, run in federation.runs.items():
-        typer.echo(f"{silo}: tdcd report {run}")
+        typer.echo(f"{silo}: tdcd report {quote(str(run))}")

@@ -7,15 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from tdcd.cli.screen import Screen
+from tdcd.cli.terminal import terminal
 from tdcd.data.federation import Federation
 from tdcd.errors import TdcdError
 from tdcd.experiments.job import Job
@@ -126,27 +128,27 @@ class Spoken(Display):
     def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job)
         self.console = console
-        console.print(f"Job: {where}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Job: {where}", soft_wrap=True)
 
     def noted(self, note: str) -> None:
         """See JobObserver."""
-        self.console.print(note, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(note, soft_wrap=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
         super().training(name, federation)
         clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
-        self.console.print(f"[bold]{name}[/]: {len(federation):,} samples; clients: {clients}", highlight=False)
+        self.console.print(Text.assemble((name, "bold"), f": {len(federation):,} samples; clients: {clients}"))
 
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
         """See Observer."""
         super().started(done, rounds, paths)
         for silo, why in paths.items():
-            self.console.print(f"  {silo}: {why}", style="dim", highlight=False)
+            self.console.print(f"  {silo}: {why}", style="dim")
         if done >= rounds:
-            self.console.print(f"  finished before: {done} of {rounds} rounds", highlight=False)
+            self.console.print(f"  finished before: {done} of {rounds} rounds")
         elif done:
-            self.console.print(f"  goes on after round {done} of {rounds}", highlight=False)
+            self.console.print(f"  goes on after round {done} of {rounds}")
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
@@ -169,25 +171,24 @@ class Spoken(Display):
         for name, part in result.all.items():
             if part.kept != part.history[-1].round:
                 kept = f"{name}: the weights of round {part.kept:,}, where the validation loss was lowest, are kept"
-                self.console.print(kept, highlight=False)
+                self.console.print(kept)
         first, last = result.federation.history[0].train["loss"], finals["federation"].train["loss"]
         if last > first:
             self.console.print(
                 f"The training loss grew from {first:.4g} to {last:.4g}: "
                 f"try a smaller rate than {self.job.training.rate:g}.",
                 style="bold yellow",
-                highlight=False,
             )
-        self.console.print(f"Run:    {directory}", highlight=False, soft_wrap=True, markup=False)
-        self.console.print(f"Report: {report}", highlight=False, soft_wrap=True, markup=False)
+        self.console.print(f"Run:    {directory}", soft_wrap=True)
+        self.console.print(f"Report: {report}", soft_wrap=True)
 
     def stopped(self, directory: Path | None) -> None:
         """See Display."""
         if directory is None:
-            self.console.print("\nStopped before the training began; nothing is written.", highlight=False)
+            self.console.print("\nStopped before the training began; nothing is written.")
             return
-        self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:", highlight=False)
-        self.console.print(f"  tdcd train --resume {directory}", highlight=False, soft_wrap=True, markup=False)
+        self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:")
+        self.console.print(f"  tdcd train --resume {quote(str(directory))}", soft_wrap=True)
 
 
 class Plain(Spoken):
@@ -205,7 +206,7 @@ class Plain(Spoken):
             speed = self.speed(done)
             left = timedelta(seconds=round((self.rounds - done) / max(speed, 1e-9)))
             parts += [_per_second(speed), f"{left} left"]
-        self.console.print("  ".join(parts), highlight=False, soft_wrap=True)
+        self.console.print("  ".join(parts), soft_wrap=True)
 
 
 class Live(Spoken):
@@ -215,11 +216,11 @@ class Live(Spoken):
         super().__init__(job, where, console)
         self._wide = console.width >= WIDE
         self._progress = Progress(
-            TextColumn("  {task.description}", table_column=Column(no_wrap=True)),
+            TextColumn("  {task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24 if self._wide else 8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[measures]}"),
-            *([TextColumn("[dim]{task.fields[speed]}")] if self._wide else []),
+            TextColumn("{task.fields[measures]}", markup=False),
+            *([TextColumn("{task.fields[speed]}", style="dim", markup=False)] if self._wide else []),
             TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
             console=console,
         )
@@ -228,7 +229,7 @@ class Live(Spoken):
 
     def reading(self, what: str) -> None:
         """See JobObserver."""
-        self._progress.update(self._reading, description=f"reading {escape(what)}", visible=True)
+        self._progress.update(self._reading, description=f"reading {what}", visible=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobObserver."""
@@ -270,7 +271,4 @@ def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:
         return Quiet(job)
     if json:
         return Json(job)
-    console = Console()
-    if sys.stdout.isatty():
-        return Live(job, where, console)
-    return Plain(job, where, Console(width=160))
+    return Live(job, where, terminal()) if sys.stdout.isatty() else Plain(job, where, terminal())

@@ -34,15 +34,16 @@ def command(
     from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 
     if name is None:
-        from rich.console import Console
         from rich.table import Table
+
+        from tdcd.cli.terminal import terminal
 
         table = Table(title="Experiments of the paper", title_justify="left")
         for column in ("name", "what it shows", "data"):
             table.add_column(column)
         for known, (shows, source) in EXPERIMENTS.items():
             table.add_row(known, shows, source)
-        Console().print(table)
+        terminal().print(table)
         return
     sweep = experiment(name, scale)
     if data is None and not listing:

@@ -32,16 +32,16 @@ def command(
     """Ask a hub for its round, clients, speed, traffic and last error."""
     import time
 
-    from rich.console import Console
     from rich.live import Live
 
+    from tdcd.cli.terminal import terminal
     from tdcd.deployment.status import ask
 
     reply = ask(site, insecure=insecure)
     if json:
         typer.echo(json_.dumps(_facts(reply)))
         return
-    console = Console()
+    console = terminal()
     if watch is None:
         console.print(_shown(reply))
         return
@@ -69,8 +69,8 @@ _NUMBERS = ("round", "rounds", "bytes_sent", "bytes_received")
 
 def _shown(reply: "StatusReply") -> "RenderableType":
     from rich.console import Group
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     head = Table.grid(padding=(0, 2))
     speed = f"{reply.rounds_per_second:.2f} a second" if reply.rounds_per_second else ""
@@ -82,19 +82,19 @@ def _shown(reply: "StatusReply") -> "RenderableType":
         ("evaluation", _told(reply.evaluation)),
         ("last error", reply.last_error or "none"),
     ):
-        head.add_row(f"[bold]{name}[/bold]", escape(value))
+        head.add_row(Text(name, style="bold"), value)
     clients = Table(title="clients", title_justify="left")
     for column in ("client", "there", "training rows", "left out", "heard"):
         clients.add_column(column, justify="left" if column in ("client", "there") else "right")
     for client in reply.clients:
         heard = f"{client.seconds_since_seen:.0f} s ago" if client.seconds_since_seen >= 0 else "–"
         there = "yes" if client.present else "no"
-        clients.add_row(escape(client.name), there, f"{client.rows:,}", str(client.left_out), heard)
+        clients.add_row(client.name, there, f"{client.rows:,}", str(client.left_out), heard)
     peers = Table(title="other hubs", title_justify="left")
     for column in ("silo", "address", "answers"):
         peers.add_column(column)
     for peer in reply.peers:
-        peers.add_row(escape(peer.silo), escape(peer.address), "yes" if peer.present else "no")
+        peers.add_row(peer.silo, peer.address, "yes" if peer.present else "no")
     return Group(head, clients, peers)
 
 

@@ -72,7 +72,7 @@ def run(
 ) -> None:
     """Run a sweep, or list it."""
     from tdcd.cli.sweepdisplay import display
-    from tdcd.experiments.sweeping import run_sweep
+    from tdcd.experiments.sweeping import FailedRunsError, run_sweep
     from tdcd.reports.comparison import write_study
     from tdcd.reports.study import read_study
 
@@ -92,9 +92,10 @@ def run(
     except KeyboardInterrupt:
         shown.say("\nStopped. What has ended is kept, the rest goes on from its checkpoints: run the command again.")
         sys.exit(130)
-    except TdcdError:
+    except FailedRunsError:
         with suppress(TdcdError):
-            shown.say(f"Some of it failed, see below. What there is: {write_study(read_study([directory]), directory)}")
+            report = write_study(read_study([directory]), directory)
+            shown.say(f"Some of it failed, see below; all else is trained. What there is: {report}")
         raise
     study = read_study([directory])
     shown.finished(study, write_study(study, directory))

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from tdcd.cli.compare import comparison
 from tdcd.cli.screen import Screen
+from tdcd.cli.terminal import terminal
 from tdcd.experiments.sweeping import SweepObserver
 from tdcd.reports.study import Study
 
@@ -38,7 +38,7 @@ class Plain(SweepDisplay):
 
     def say(self, text: str) -> None:
         """See SweepDisplay."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def reading(self, job: str) -> None:
         """See SweepObserver."""
@@ -77,7 +77,7 @@ class Plain(SweepDisplay):
     def finished(self, study: Study, report: Path) -> None:
         """See SweepDisplay."""
         self.console.print()
-        self.console.print(comparison(study, self.console.width), highlight=False)
+        self.console.print(comparison(study, self.console))
         self.say(f"Report: {report}")
 
 
@@ -87,9 +87,9 @@ class Live(Plain):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True)),
             TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
             console=console,
         )
@@ -116,12 +116,12 @@ class Live(Plain):
         if self._whole is not None:
             self._progress.remove_task(self._whole)
         total = sum(iterations.values())
-        self._whole = self._progress.add_task(f"[bold]{what}[/]", total=total, told=f"{self.done}/{self.total}")
+        self._whole = self._progress.add_task(what, total=total, told=f"{self.done}/{self.total}")
         self._progress.update(self._whole, completed=sum(self._at.values()))
 
     def began(self, name: str) -> None:
         """See SweepObserver."""
-        told = escape(name.split("/", 1)[-1])
+        told = name.split("/", 1)[-1]
         self._bars[name] = self._progress.add_task(f"  {told}", total=self._steps[name], told="reading")
 
     def advanced(self, name: str, iteration: int, loss: float | None) -> None:
@@ -152,7 +152,7 @@ def display(*, quiet: bool) -> SweepDisplay:
     """Choose how to show a sweep."""
     if quiet:
         return SweepDisplay()
-    return Live(Console()) if sys.stdout.isatty() else Plain(Console(width=160))
+    return Live(terminal()) if sys.stdout.isatty() else Plain(terminal())
 
 
 def _told(name: str, result: Mapping[str, Any]) -> str:

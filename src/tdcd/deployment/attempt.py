@@ -20,7 +20,18 @@ from tdcd.core.topology import deal
 from tdcd.data.arrays import Array
 from tdcd.deployment.clients import Question, check_tensor, like
 from tdcd.deployment.gathering import Gatherer
-from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, Stamp, asker, weight
+from tdcd.deployment.messages import (
+    AWAY,
+    LOST,
+    OTHERS,
+    WITHOUT,
+    Message,
+    RefusedError,
+    Stamp,
+    asker,
+    packed,
+    unpacked,
+)
 from tdcd.errors import DivergedError
 from tdcd.training.loop import left_finite
 
@@ -50,7 +61,16 @@ class Attempt:
         self._bare = hub.bare
         self._gone: set[str] = set()
         """Clients that were lost on the way."""
-        self.traffic = Traffic()
+        self._before = self._counted()
+
+    def _counted(self) -> tuple[int, int, int]:
+        clients = self._clients.meter
+        return clients.received, clients.sent, self._peers.meter.sent
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent so far, as counted where it was put into frames."""
+        return Traffic(*(now - before for now, before in zip(self._counted(), self._before, strict=True)))
 
     async def run(self) -> tuple[Block, Array]:
         """Return the new block, and the samples of the next mini-batch that are away.
@@ -66,7 +86,7 @@ class Attempt:
         else:
             mean = await self._asking()
         found, away = mean.result(), self._away()
-        done = self._said("done", {"away": away})
+        done = self._said("done", {AWAY: away})
         told = await self._peers.exchange(replace(done, facts={"finite": not left_finite(found, self._block)}))
         self._agree(told)
         for silo, message in told.items():
@@ -75,7 +95,7 @@ class Attempt:
                     f"training diverged: the weights of silo '{silo}' are no longer finite after round "
                     f"{self._stamp.round}. Try a smaller rate than {self._settings.rate:g}"
                 )
-        return found, united("away", away, told)
+        return found, united(AWAY, away, told)
 
     # Labels at every client
 
@@ -84,8 +104,6 @@ class Attempt:
         silent = self._said("embeddings", {})
         own = silent if self._plan.bare else self._said("embeddings", {"phi": phi})
         told = await self._peers.exchange(own, dict.fromkeys(self._bare, silent))
-        heard = 0 if self._plan.bare else len(set(told) - self._bare)
-        self.traffic += Traffic(hub_to_hub=phi.nbytes * heard)
         self._agree(told)
         if self._plan.bare:
             return self._unchanged()
@@ -105,7 +123,6 @@ class Attempt:
         """Tell the hub with the labels the newest embeddings (B, E); return ∂ℓ/∂z (B, E)."""
         keeper = self._keeper or ""
         await self._peers.send(keeper, self._said(f"embeddings {step}", {"phi": phi}))
-        self.traffic += Traffic(hub_to_hub=phi.nbytes)
         told = await self._peers.receive(keeper, f"answers {step}", self._stamp)
         self._agree({keeper: told})
         check_tensor({"answers": phi}, "answers", told.tensors.get("answers"))
@@ -133,7 +150,6 @@ class Attempt:
             await self._agree_and_tell(step, told)
             for silo, own in answers.items():
                 await self._peers.send(silo, self._said(f"answers {step}", {"answers": own}))
-                self.traffic += Traffic(hub_to_hub=own.nbytes)
             if step == 0 and phi is not None:
                 mean = await self._descend("descend", {})
         return mean
@@ -154,10 +170,6 @@ class Attempt:
         for name, answer in answers.items():
             for who, tensor in found.items():
                 tensor[self._rows[name]] = answer.tensors[who]
-        told = self._light * len(scores)
-        self.traffic += Traffic(
-            hub_to_client=told * len(self._zeta), client_to_hub=told * sum(len(self._rows[name]) for name in answers)
-        )
         return found
 
     async def _agree_and_tell(self, step: int, told: Mapping[str, Message]) -> None:
@@ -165,7 +177,7 @@ class Attempt:
         try:
             self._agree(told)
         except LostError as error:
-            lost = Message(f"answers {step}", {}, {"lost": torch.from_numpy(error.samples)}, self._stamp)
+            lost = Message(f"answers {step}", {}, {LOST: torch.from_numpy(error.samples)}, self._stamp)
             for silo in self._peers.peers:
                 await self._peers.send(silo, lost)
             raise
@@ -190,26 +202,22 @@ class Attempt:
         self._gone |= missing
         for name, answer in answers.items():
             phi[self._rows[name]] = answer.tensors["phi"]
-            self.traffic += Traffic(
-                hub_to_client=sum(t.nbytes for word, t in tensors[name].items() if word != WITHOUT),
-                client_to_hub=self._light * len(self._rows[name]),
-            )
         return phi
 
     async def _descend(self, kind: str, told: Mapping[str, Tensor]) -> Mean:
         """Let the clients take their steps, with their rows of what they are told, and average (lines 19 to 31)."""
-        block, heavy = self._block, nbytes(self._block)
+        block, travels = self._block, packed(self._block)
         uniform = self._settings.averaging == "uniform"
         mean = Mean(block)
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
         questions = {}
         for name, own in self._rows.items():
             message = Message(kind, {}, {word: tensor[own] for word, tensor in told.items()}, self._stamp)
-            questions[name] = Question(message, heavy + 8 * len(block), like(block))
+            questions[name] = Question(message, nbytes(block) + 8 * len(block), like(travels))
 
         def add(name: str, part: str, tensor: Tensor) -> None:
-            check_tensor(block, part, tensor)
-            mean.add_tensor(part, tensor, counts[name])
+            check_tensor(travels, part, tensor)
+            mean.add_tensor(unpacked(part), tensor, counts[name])
 
         answered, missing = await self._clients.ask(questions, add)
         self._gone |= missing
@@ -217,8 +225,6 @@ class Attempt:
         idle = len(self._plan.roster.clients) - len(answered)
         if (uniform and idle) or not self._rows:
             mean.add(block, float(max(idle, 1)))
-        sent = self._light * len(told) * sum(len(own) for own in self._rows.values())
-        self.traffic += Traffic(hub_to_client=sent, client_to_hub=heavy * len(answered))
         return mean
 
     def _unchanged(self) -> Mean:
@@ -231,7 +237,7 @@ class Attempt:
 
     def _said(self, kind: str, tensors: Mapping[str, Tensor]) -> Message:
         """Return a message that also tells which samples were lost here."""
-        return Message(kind, {}, {**tensors, "lost": self._lost_here()}, self._stamp)
+        return Message(kind, {}, {**tensors, LOST: self._lost_here()}, self._stamp)
 
     def _lost_here(self) -> Tensor:
         held = [self._zeta[self._rows[name]] for name in sorted(self._gone & set(self._rows))]
@@ -243,7 +249,7 @@ class Attempt:
         Raises:
             LostError: somebody has.
         """
-        found = united("lost", self._lost_here(), told)
+        found = united(LOST, self._lost_here(), told)
         if not np.isin(found, self._zeta.numpy()).all():
             who = ", ".join(sorted(told))
             raise RefusedError(f"a hub has lost samples that are not in the mini-batch: one of {who}")
@@ -263,11 +269,6 @@ class Attempt:
         """Tell a client which of its rows have left the mini-batch."""
         held = np.intersect1d(self._plan.training(name), self._lost, assume_unique=True)
         return {WITHOUT: torch.from_numpy(held)} if len(held) else {}
-
-
-def packed(block: Block) -> dict[str, Tensor]:
-    """Return a block as it travels."""
-    return {weight(name): tensor for name, tensor in block.items()}
 
 
 def nbytes(block: Mapping[str, Tensor]) -> int:

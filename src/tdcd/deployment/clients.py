@@ -11,13 +11,15 @@ from typing import Any
 import grpc
 from torch import Tensor
 
-from tdcd.deployment.messages import Assembler, Message, RefusedError, frames
+from tdcd.deployment.messages import Assembler, Message, Meter, RefusedError, frames
 from tdcd.errors import AbsentError, DeploymentError, listed
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
 FAILURES = 3
 """Times in a row that nobody can do what is asked, before the hub gives up."""
+ROUND = frozenset({"embed", "answer", "step", "descend"})
+"""Questions of a round; others are of what is before it, and of evaluations."""
 LARGE = 1 << 23
 """Bytes of answers that are taken one at a time."""
 
@@ -141,6 +143,8 @@ class Link:
     _answer: asyncio.Future[Message] | None = None
     _busy: bool = False
     _room: Room | None = None
+    meter: Meter = field(default_factory=Meter)
+    """Counts the numbers of rounds."""
     _number: int = 0
     _gone: bool = False
 
@@ -183,10 +187,11 @@ class Link:
         self._number += 1
         self._assembler.most = most
         self._assembler.take = partial(room.take, self) if room else None
+        meter = self._assembler.meter = self.meter if message.kind in ROUND else None
         self._room = room
         self._answer = asyncio.get_running_loop().create_future()
         stamped = message.stamped(replace(message.stamp, job=self.job, epoch=self._number))
-        for frame in frames(stamped):
+        for frame in frames(stamped, meter):
             await self._write(frame)
             self.sent += len(frame.chunk)
         answer = await self._answer
@@ -265,6 +270,8 @@ class Clients:
     links: dict[str, Link] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     """Rounds that each client was left out of, though it holds rows of their mini-batches."""
+    meter: Meter = field(default_factory=Meter)
+    """Counts the numbers of rounds, to and from all clients."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _failures: int = 0
     _bytes: tuple[int, int] = (0, 0)
@@ -276,7 +283,7 @@ class Clients:
         Raises:
             RefusedError: something came that does not belong here.
         """
-        link = Link(name, context, self.job)
+        link = Link(name, context, self.job, meter=self.meter)
         if before := self.links.get(name):
             self.told(f"client '{name}' comes again; its stream of before is given up")
             before.close()

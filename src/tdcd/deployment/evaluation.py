@@ -16,10 +16,10 @@ from torch import Tensor
 from tdcd.core.network import Block
 from tdcd.core.round import summed
 from tdcd.data.splits import Part
-from tdcd.deployment.attempt import nbytes, packed
+from tdcd.deployment.attempt import nbytes
 from tdcd.deployment.clients import Question, like
 from tdcd.deployment.gathering import Gatherer
-from tdcd.deployment.messages import Message, RefusedError, Stamp
+from tdcd.deployment.messages import Message, RefusedError, Stamp, packed
 from tdcd.errors import DeploymentError
 from tdcd.training.loop import Measures, Verdict
 from tdcd.training.metrics import measure

@@ -25,7 +25,7 @@ from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
 from tdcd.deployment.attempt import Attempt, LostError, united
 from tdcd.deployment.evaluation import Evaluator, Judge
-from tdcd.deployment.messages import Message, Stamp
+from tdcd.deployment.messages import AWAY, Message, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
 from tdcd.errors import AbsentError, DeploymentError, listed
@@ -136,14 +136,14 @@ class Hub(Evaluator):
         await waiting.pause()
         await self.enough()
         away, late = torch.from_numpy(self._away_in(stamp.round)), waiting.over
-        told = await self.peers.exchange(Message("anybody", {"late": late}, {"away": away}, stamp))
+        told = await self.peers.exchange(Message("anybody", {"late": late}, {AWAY: away}, stamp))
         if late or any(message.facts.get("late") is True for message in told.values()):
             raise DeploymentError(
                 f"the clients that are there, in all silos, hold no sample of the mini-batch of round {stamp.round} in "
                 "common, so that there is nothing to train on. What was done is kept: start the hubs again when more "
                 "clients are back"
             )
-        return united("away", away, told)
+        return united(AWAY, away, told)
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""

@@ -42,17 +42,31 @@ _WORD = 8
 """A tensor's bytes are padded to a multiple of this, so that each begins where a number may."""
 
 
-OTHERS, WITHOUT = "others", "without"
-"""Fields of a question: the summed embeddings of the other silos, and samples that have left the mini-batch.
+OTHERS, WITHOUT, LOST, AWAY = "others", "without", "lost", "away"
+"""Fields: the summed embeddings of the other silos; samples that have left the mini-batch, are lost or will be away.
 
 Names that users choose, of silos, weights or columns, are never fields themselves: ``weight`` and ``asker`` make fields
 of them that no other field can be.
 """
 
 
+BOOKKEEPING = frozenset({WITHOUT, LOST, AWAY})
+"""Fields that tell of samples, and carry nothing of the algorithm: a ledger does not count them."""
+
+
 def weight(name: str) -> str:
     """Return the field of one of a network's tensors."""
     return f"w {name}"
+
+
+def packed(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a block as it travels."""
+    return {weight(name): tensor for name, tensor in block.items()}
+
+
+def unpacked(field: str) -> str:
+    """Return the name of a network's tensor, given its field."""
+    return field.removeprefix(weight(""))
 
 
 def asker(silo: str) -> str:
@@ -106,7 +120,15 @@ class Message:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def frames(message: Message) -> Iterator[Frame]:
+@dataclass
+class Meter:
+    """Counts the bytes of numbers where they are put into frames and taken out of them; padding does not count."""
+
+    sent: int = 0
+    received: int = 0
+
+
+def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
     """Cut a message into frames."""
     stamp = message.stamp
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in message.tensors.items()}
@@ -123,13 +145,16 @@ def frames(message: Message) -> Iterator[Frame]:
     )
     told: Header | None = header
     chunk = bytearray()
-    for tensor in tensors.values():
+    for name, tensor in tensors.items():
+        counts = meter is not None and name not in BOOKKEEPING
         data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
         start = 0
         while start < len(data):
             piece = data[start : start + CHUNK - len(chunk)]
             chunk += piece
             start += len(piece)
+            if counts and meter:
+                meter.sent += len(piece)
             if len(chunk) == CHUNK:
                 yield Frame(header=told, chunk=bytes(chunk))
                 told = None
@@ -150,6 +175,8 @@ class Assembler:
         self.most = most
         """Bytes that a message may have; changes as other messages are expected."""
         self.take: Callable[[str, Tensor], None] | None = None
+        self.meter: Meter | None = None
+        """Counts what comes."""
         self._header: Header | None = None
         self._bytes = bytearray()
         """Of the tensor that is under way."""
@@ -189,6 +216,8 @@ class Assembler:
                 return 0
             data = data[missing:]
             tensor = _tensor(told, self._bytes)
+            if self.meter and told.name not in BOOKKEEPING:
+                self.meter.received += len(self._bytes) - (_padded(size) - size)
             self._bytes = bytearray()
             if self.take:
                 self.take(told.name, tensor)

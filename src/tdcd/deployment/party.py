@@ -28,7 +28,7 @@ from tdcd.data.tables import Table
 from tdcd.data.tabular import encoded, surveyed
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.keeper import Keeper
-from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, array_tensors, asked, weight
+from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, array_tensors, asked, packed, weight
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.suspended import Done, Suspended
 from tdcd.engines.local import LocalClients
@@ -338,7 +338,7 @@ class Party:
             heard = self._others if self._keeper and self._others is not None else question.tensors[OTHERS]
             others = heard.to(self._device)
         with one_torch_thread():
-            return Message("weights", {}, self._clients.descend(others))
+            return Message("weights", {}, packed(self._clients.descend(others)))
 
     def _step(self, question: Message) -> Message:
         """Take one local step with what it is told; return the new embeddings or, after the last, the weights."""
@@ -351,7 +351,7 @@ class Party:
         found = self._walk.answer(answers)
         if isinstance(found, Done):
             self._walk = None
-            return Message("weights", {}, found.result)
+            return Message("weights", {}, packed(found.result))
         return Message("embeddings", {}, {"phi": found})
 
     def _asked(self, _: Tensor, embeddings: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, RefusedError, Stamp, frames
+from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, Meter, RefusedError, Stamp, frames
 from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
 from tdcd.errors import AbsentError, DeploymentError, listed
@@ -25,6 +25,8 @@ from tdcd.training.loop import RewoundError
 
 T = TypeVar("T")
 
+ROUND = ("embeddings", "answers")
+"""How the kinds of messages begin that carry a round's numbers."""
 LARGEST = 1 << 34
 """Bytes that a message between hubs may have."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
@@ -90,6 +92,8 @@ class Peers:
     """Bytes that a message may have; whoever knows what is to come sets it after each meeting."""
     sent: int = 0
     received: int = 0
+    meter: Meter = field(default_factory=Meter)
+    """Counts the numbers that were brought to other hubs in rounds; what had to be brought twice counts once."""
     _present: dict[str, Hello] = field(default_factory=dict)
     """Who has come to the meeting, at the chair."""
     _meeting: _Meeting | None = None
@@ -307,18 +311,22 @@ class Peers:
     async def _push(self, peer: Peer, message: Message, end: float, *, rewindable: bool = False) -> None:
         """Bring a message to a hub, however often it takes."""
 
-        async def stream() -> AsyncIterator[Frame]:
-            for frame in frames(message):
+        async def stream(meter: Meter) -> AsyncIterator[Frame]:
+            for frame in frames(message, meter):
                 yield frame
 
         async def call() -> None:
             timeout, who = LONGEST_WAIT + message.nbytes / SLOWEST, (("silo", self.silo),)
-            short = list(frames(message)) if message.nbytes < CHUNK else []
+            meter = Meter()
+            short = list(frames(message, meter)) if message.nbytes < CHUNK else []
             if len(short) == 1:
                 await peer.stub.Hand(short[0], timeout=timeout, metadata=who)
             else:
-                await peer.stub.Deliver(stream(), timeout=timeout, metadata=who)
+                meter = Meter()
+                await peer.stub.Deliver(stream(meter), timeout=timeout, metadata=who)
             self.sent += message.nbytes
+            if message.kind.startswith(ROUND):
+                self.meter.sent += meter.sent
 
         await self._trying(peer, call, end, rewindable=rewindable)
 

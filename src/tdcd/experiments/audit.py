@@ -167,8 +167,8 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
         rounds=done,
         diverged=not _finite(blocks),
         samples=int(heard.sum()),
-        first=_leak(first, first.norm(dim=1).numpy(), labels),
-        every=_leak(mean, norms, labels),
+        first=_leak(first, _tied(first.norm(dim=1).numpy(), defence), labels),
+        every=_leak(mean, _tied(norms, defence), labels),
         metric=metric,
         test=test,
     )
@@ -176,6 +176,11 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
 
 def _finite(blocks: Blocks) -> bool:
     return all(tensor.isfinite().all() for block in blocks.values() for tensor in block.values())
+
+
+def _tied(norms: Array, defence: Defence | None) -> Array:
+    """Return norms; those that were clipped are the same but for rounding, and tell nothing by that."""
+    return norms if defence is None else np.where(np.isclose(norms, defence.clip, rtol=1e-5), defence.clip, norms)
 
 
 def _leak(answers: Tensor, norms: Array, labels: Array) -> Leak:

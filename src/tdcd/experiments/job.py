@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -16,6 +17,7 @@ from tdcd.data.rows import ROWS_TAGS, Equal, Rows
 from tdcd.data.sets import SETS, SetName
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import JobError, listed, nearest
+from tdcd.files import quoted_key, split_key
 from tdcd.models import MODEL_TAGS, Model, ModelSpec
 from tdcd.strict import Strict, problems
 from tdcd.training.labels import Labels
@@ -234,7 +236,7 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{where}: not TOML: {error}") from error
     if {"iterations", "grid", "cases"} & table.keys():
-        raise JobError(f"{where}: this is a sweep file; run it with: tdcd sweep {path}")
+        raise JobError(f"{where}: this is a sweep file; run it with: tdcd sweep {quote(str(path))}")
     resolve_paths(table, Path(path).parent)
     for key, value in (overrides or {}).items():
         _set(table, key, value)
@@ -245,7 +247,7 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         for silo, own in silos.items() if isinstance(silos, dict) else ():
             if isinstance(own, dict) and isinstance(own.get("clients"), dict):
                 raise JobError(f"{where}: the number of clients cannot be set: those of silo '{silo}' have files")
-            _set(table, f"silos.{silo}.clients", clients)
+            _set(table, f"silos.{quoted_key(silo)}.clients", clients)
     return parse_job(table, where)
 
 
@@ -320,14 +322,14 @@ def _text(path: Path | str) -> tuple[str, str]:
         hint = f"did you mean '{beside[close[0]]}'?" if close else "make one with: tdcd init digits"
         raise JobError(f"{file}: no such job file; {hint}") from error
     except IsADirectoryError as error:
-        run = f"; to go on with a run: tdcd train --resume {file}" if (file / "job.toml").exists() else ""
+        run = f"; to go on with a run: tdcd train --resume {quote(str(file))}" if (file / "job.toml").exists() else ""
         raise JobError(f"{file}: a directory, not a job file{run}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"{file}: cannot be read: {error}") from error
 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:
-    *above, last = key.split(".")
+    *above, last = split_key(key)
     for part in above:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):

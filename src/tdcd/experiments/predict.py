@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import polars as pl
@@ -152,7 +153,7 @@ def load_run(path: Path | str) -> Run:
     path = Path(path)
     check_run(path)
     if not (path / "result.json").exists():
-        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {path}")
+        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
     job = load_job(path / "job.toml")
     try:
         end = json.loads((path / "result.json").read_text(encoding="utf-8"))

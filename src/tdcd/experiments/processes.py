@@ -15,8 +15,6 @@ from tdcd.errors import RunError
 
 Told = Callable[[int, Mapping[str, Any]], None]
 """Is told the number of a task and what its worker said about it."""
-SHOWN = 10
-"""Failures that are told one by one."""
 GRACE = 120.0
 """Seconds for a worker to write a checkpoint when it is asked to stop."""
 
@@ -39,16 +37,17 @@ class Processes:
     def __init__(self, workers: Sequence["_Worker"]) -> None:
         self._workers = workers
 
-    def each(self, tasks: Sequence[Mapping[str, Any]], told: Told) -> None:
+    def each(self, tasks: Sequence[Mapping[str, Any]], told: Told) -> dict[int, str]:
         """Have every task done, in order, as many at once as there are workers; one that fails stops no other.
 
-        Raises:
-            RunError: some failed; says which and why.
+        Returns:
+            Why tasks failed, or were not begun because no worker was left, by their numbers.
         """
         waiting: SimpleQueue[tuple[int, Mapping[str, Any]]] = SimpleQueue()
         for numbered in enumerate(tasks):
             waiting.put(numbered)
-        failures: list[Exception] = []
+        failures: dict[int, str] = {}
+        broken: list[Exception] = []
         stopping = threading.Event()
 
         def work(worker: _Worker) -> None:
@@ -62,7 +61,10 @@ class Processes:
                     except Exception as error:
                         if stopping.is_set():
                             return
-                        failures.append(error)
+                        if isinstance(error, RunError):
+                            failures[number] = str(error)
+                        else:
+                            broken.append(error)
                         told(number, {"event": "failed"})
 
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in self._workers]
@@ -75,15 +77,12 @@ class Processes:
         except BaseException:
             stopping.set()
             raise
-        if failures and not isinstance(failures[0], RunError):
-            raise failures[0]
-        if failures:
-            listed = [str(failure) for failure in failures[:SHOWN]]
-            if len(failures) > SHOWN:
-                listed.append(f"and {len(failures) - SHOWN} more of {len(tasks)}")
-            if not waiting.empty():
-                listed.append(f"{waiting.qsize()} were not begun")
-            raise RunError("\n".join(listed))
+        if broken:
+            raise broken[0]
+        while not waiting.empty():  # all workers have died
+            number, task = waiting.get_nowait()
+            failures[number] = f"{task['where']}: not begun"
+        return failures
 
 
 class _Worker:

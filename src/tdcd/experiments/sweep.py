@@ -21,7 +21,7 @@ from tdcd.costs import T_COMM, Costs, Time
 from tdcd.errors import JobError, listed, nearest
 from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job, resolve_paths
 from tdcd.experiments.run import variant_job
-from tdcd.files import flat
+from tdcd.files import flat, quoted_key, split_key
 from tdcd.strict import Strict, problems
 from tdcd.training.metrics import METRICS
 from tdcd.training.settings import Count, Positive
@@ -352,7 +352,7 @@ def labels(keys: Iterable[str]) -> dict[str, str]:
     """Return what settings are called: the paper's letters, or as much of the key as tells them apart."""
     keys, words = list(keys), 1
     while True:
-        found = {key: LABELS.get(key, ".".join(key.split(".")[-words:])) for key in keys}
+        found = {key: LABELS.get(key, ".".join(split_key(key)[-words:])) for key in keys}
         if len(set(found.values())) == len(found):
             return found
         words += 1
@@ -382,7 +382,8 @@ def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in table.items():
         inner = isinstance(value, Mapping) and value and "kind" not in value
-        found |= _settings(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+        name = f"{above}{quoted_key(key)}"
+        found |= _settings(value, f"{name}.") if inner else {name: value}
     return found
 
 

@@ -11,7 +11,7 @@ sweep can also grow: with more seeds or values in its file, only what is new is 
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,15 @@ from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, d
 from tdcd.files import write_json
 from tdcd.training.directory import differences, more_rounds, read_history, stored_job
 
+SHOWN = 10
+"""Failures that are told one by one."""
 ENDED = ("finished", "diverged")
 FREE = ("training.evaluate_every:", "training.checkpoint_every:")
 """Settings of a trial that change nothing of what it ends with."""
+
+
+class FailedRunsError(RunError):
+    """Some runs of a sweep failed; all others were trained."""
 
 
 class SweepObserver:
@@ -67,6 +73,8 @@ class _Sweeping:
     directory: Path
     workers: Processes
     observer: SweepObserver
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why runs and trials failed, by their names."""
 
     def train(self, what: str, wanted: Sequence[SweepRun]) -> None:
         """Train what has not ended before."""
@@ -91,7 +99,8 @@ class _Sweeping:
             else:
                 self.observer.ended(run.name, result(self.directory / run.name))
 
-        self.workers.each([_task(run, self.directory / run.name) for run in missing], told)
+        failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], told)
+        self.failures |= {missing[number].name: why for number, why in failed.items()}
 
     def adopt(self, combination: Combination, rate: float | None) -> None:
         """Let the trial that won go on as the first run, where it is the same training so far."""
@@ -110,9 +119,14 @@ class _Sweeping:
         copy.rename(path)
 
     def choose(self, tried: Mapping[str, Mapping[float, SweepRun]]) -> dict[str, float | None]:
-        """Choose the rate with the lowest training loss for every combination that tried some."""
-        chosen = {}
+        """Choose the rate with the lowest training loss for every combination that tried some.
+
+        One of which a trial failed has none: without that trial the choice could be another.
+        """
+        chosen: dict[str, float | None] = {}
         for name, candidates in tried.items():
+            if any(run.name in self.failures for run in candidates.values()):
+                continue
             losses = {rate: final_loss(self.directory / run.name) for rate, run in candidates.items()}
             best = min(losses, key=lambda rate: losses[rate])
             chosen[name] = best if losses[best] < inf else None
@@ -176,16 +190,19 @@ def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Proce
             rates |= under_way.choose(tried)
             write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
             for combination in part:
-                under_way.adopt(combination, rates[combination.name])
+                under_way.adopt(combination, rates.get(combination.name))
         under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
     under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
+    if failures := list(under_way.failures.values()):
+        more = [f"and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
+        raise FailedRunsError("\n".join([*failures[:SHOWN], *more]))
 
 
 def _runs(
     sweep: Sweep, part: Sequence[Combination], rates: Mapping[str, float | None], seeds: Sequence[int]
 ) -> list[SweepRun]:
-    """Return the runs of some combinations, seed by seed; those of which every rate diverged have none."""
-    known = [runs(sweep, c, rates.get(c.name)) for c in part if not sweep.select or rates[c.name] is not None]
+    """Return the runs of some combinations, seed by seed; those for which no rate could be chosen have none."""
+    known = [runs(sweep, c, rates.get(c.name)) for c in part if not sweep.select or rates.get(c.name) is not None]
     return [own[seed] for seed in seeds for own in known]
 
 
@@ -201,7 +218,9 @@ def _silos(jobs: Sequence[Job], workers: Processes, observer: SweepObserver, whe
 
     if unknown:
         observer.reading(jobs[0].name)
-        workers.each([{"do": "silos", "where": where, "job": job.as_table()} for job in unknown.values()], told)
+        tasks = [{"do": "silos", "where": where, "job": job.as_table()} for job in unknown.values()]
+        if failed := workers.each(tasks, told):
+            raise RunError("\n".join(failed.values()))
     return found
 
 

@@ -14,7 +14,7 @@ from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.files import RunFiles
-from tdcd.reports.findings import affine, claims, winners
+from tdcd.reports.findings import claims, time_to, winners
 from tdcd.reports.findings import told as told_win
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
@@ -184,8 +184,8 @@ def _curve(line: Line, measure: Measure, costs: Costs | None, colour: int | str,
 
 
 def _to_target(study: Study, line: Line, target: float, index: int) -> Curve | None:
-    found = affine(line, study.measure, target, study.costs)
-    return Curve(line.label, RANGE.tolist(), (found[0] + found[1] * RANGE).tolist(), colour=index) if found else None
+    found = time_to(line, study.measure, target, study.costs)
+    return Curve(line.label, RANGE.tolist(), [found(t) for t in RANGE.tolist()], colour=index) if found else None
 
 
 def _results(study: Study, panel: Panel) -> Table:
@@ -273,7 +273,8 @@ def _summary(study: Study) -> Iterator[dict[str, Any]]:
 
 def _facts(study: Study, line: Line, run: RunFiles) -> dict[str, Any]:
     """Return what tells a row of a CSV file from others."""
-    values = {axis: told(value) for axis, value in line.values.items()}
+    own = {"line", "variant", "seed", "rate", "status", "round", "iteration", *WAYS}
+    values = {f"varied {axis}" if axis in own - {"rate"} else axis: told(v) for axis, v in line.values.items()}
     seed = run.job["training"]["seed"]
     return {"line": study.name_of(line), "variant": line.variant, **values, "seed": seed, "rate": line.rate}
 

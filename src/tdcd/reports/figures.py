@@ -1,13 +1,16 @@
 """Figures, drawn by matplotlib."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.ticker import FormatStrFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -15,8 +18,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 """And distinct in black and white."""
 
+FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Noto Sans Arabic", "Noto Sans Hebrew")
+"""For letters that matplotlib's own font lacks, where they are installed."""
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "font.family": "sans-serif",
     "font.size": 11,
     "axes.spines.top": False,
@@ -70,6 +76,7 @@ class Picture:
         axes = figure.add_subplot()
         axes.set_xlabel(self.x)
         axes.set_ylabel(self.y)
+        drawn: list[Any] = []
         for index, curve in enumerate(self.curves):
             chosen = index if curve.colour is None else curve.colour
             colour = COLOURS[chosen % len(COLOURS)] if isinstance(chosen, int) else chosen
@@ -77,12 +84,11 @@ class Picture:
                 STYLES[(chosen + chosen // len(COLOURS)) % len(STYLES)] if isinstance(chosen, int) else (0, (4, 2))
             )
             if curve.kind == "level":
-                axes.axhline(curve.y[-1], label=curve.label, color=colour, linestyle=style, linewidth=1.2, zorder=1)
+                drawn.append(axes.axhline(curve.y[-1], color=colour, linestyle=style, linewidth=1.2, zorder=1))
                 continue
-            axes.plot(
+            drawn += axes.plot(
                 curve.x,
                 curve.y,
-                label=curve.label,
                 color=colour,
                 linestyle=style if curve.kind == "main" else (0, (1, 1)),
                 linewidth=2.0 if curve.kind == "main" else 1.1,
@@ -107,10 +113,15 @@ class Picture:
             longest = max(len(curve.label) for curve in self.curves)
             if longest > 24 or len(self.curves) > 8:  # no room among the curves
                 columns = max(1, min(3, 66 // (longest + 6)))
-                figure.legend(frameon=False, fontsize="small", loc="outside lower center", ncols=columns)
+                legend = figure.legend(
+                    drawn, _blank(drawn), frameon=False, fontsize="small", loc="outside lower center", ncols=columns
+                )
                 figure.set_figheight(3.5 + 0.2 * -(-len(self.curves) // columns))
             else:
-                axes.legend(frameon=False, fontsize="small", ncols=2 if len(self.curves) > 6 else 1)
+                columns = 2 if len(self.curves) > 6 else 1
+                legend = axes.legend(drawn, _blank(drawn), frameon=False, fontsize="small", ncols=columns)
+            for text, curve in zip(legend.get_texts(), self.curves, strict=True):
+                text.set_text(curve.label)
         return figure
 
 
@@ -139,8 +150,10 @@ class Bars:
         done = [0.0] * len(self.labels)
         for index, (name, values) in enumerate(self.parts.items()):
             colour, hatch = COLOURS[index], ("", "//", "..")[index % 3]
-            axes.barh(self.labels, values, left=done, label=name, color=colour, hatch=hatch, edgecolor="white")
+            places = range(len(self.labels))  # two lines may have one label
+            axes.barh(places, values, left=done, label=name, color=colour, hatch=hatch, edgecolor="white")
             done = [before + value for before, value in zip(done, values, strict=True)]
+        axes.set_yticks(range(len(self.labels)), self.labels)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(self.x)
@@ -148,9 +161,25 @@ class Bars:
         return figure
 
 
+def _blank(drawn: Sequence[Any]) -> list[str]:
+    """Return labels to make a legend of; matplotlib leaves out what is called by names such as ``_x``."""
+    return [" "] * len(drawn)
+
+
+@contextmanager
+def _drawing(more: dict[Any, Any]) -> Iterator[None]:
+    """Draw in the style of all figures. Letters that no font here has are for whoever looks at the figure to show."""
+    names = {font.name for font in fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in FONTS if name in names)]
+    with matplotlib.rc_context({**_RC, "font.sans-serif": fonts, **more}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
+        warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .* natively")
+        yield
+
+
 def _svg(draw: Callable[[], Figure], name: str, told: str) -> str:
     buffer = io.StringIO()
-    with matplotlib.rc_context({**_RC, "svg.hashsalt": name}):
+    with _drawing({"svg.hashsalt": name}):
         draw().savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(told)}" ', 1)
@@ -158,6 +187,6 @@ def _svg(draw: Callable[[], Figure], name: str, told: str) -> str:
 
 def _png(draw: Callable[[], Figure]) -> bytes:
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_RC):
+    with _drawing({}):
         draw().savefig(buffer, format="png", dpi=200, metadata={"Software": None})
     return buffer.getvalue()

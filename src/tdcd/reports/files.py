@@ -9,7 +9,7 @@ from typing import Any
 
 from tdcd.core.ledger import Sharing
 from tdcd.errors import RunError
-from tdcd.files import check_run
+from tdcd.files import check_run, read_lines
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,17 @@ def _read_run(path: Path, variant: str) -> RunFiles:
         variant=variant,
         job=_read(path / "job.toml", tomllib.loads),
         federation=federation,
-        history=tuple(_read(path / "history.jsonl", _lines)),
+        history=tuple(_history(path / "history.jsonl")),
         sessions=tuple(_read(path / "environment.json", json.loads)),
         result=_read(path / "result.json", json.loads) if (path / "result.json").exists() else {},
         baselines={name: read_run(part, name) for name, part in parts.items() if (part / "federation.json").exists()},
     )
 
 
-def _lines(text: str) -> list[Any]:
-    """Parse JSON lines; a last line without its end is still being written."""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+def _history(path: Path) -> list[Any]:
+    if not path.exists():
+        raise RunError(f"{path}: missing")
+    return read_lines(path)
 
 
 def _read(path: Path, parse: Any) -> Any:

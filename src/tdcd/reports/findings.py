@@ -1,10 +1,12 @@
 """What runs show together: which line is first at which latency, and which of the paper's claims hold."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import inf, isclose
 from typing import Any, Literal
+
+import numpy as np
 
 from tdcd.costs import Costs
 from tdcd.files import flat
@@ -15,6 +17,8 @@ Verdict = Literal["yes", "partly", "unclear", "no"]
 """Unclear is what the seeds do not agree on."""
 FREE = ("name", "training.rounds", "training.evaluate_every", "training.checkpoint_every", "training.rate")
 """Settings that may differ between lines that are compared: the rest of a sweep's bookkeeping, and the chosen rate."""
+PIECES = 64
+"""Straight pieces that a line's time is told by, at most."""
 VARIED = {
     "Q": ("training.local_steps",),
     "K": ("data.clients", "silos"),
@@ -42,26 +46,91 @@ class Claim:
     numbers: str
 
 
-def affine(line: Line, measure: Measure, target: float, costs: Costs) -> tuple[float, float] | None:
-    """Return a and b of a line's mean time to the target, a + b·t_comm; nothing if some run does not reach it."""
-    free, one = line.times_to(measure, target, costs.at(0.0)), line.times_to(measure, target, costs.at(1.0))
-    return (mean(free), mean(one) - mean(free)) if free and one else None
+@dataclass(frozen=True)
+class TimeTo:
+    """A line's mean time to a target, for every t_comm: straight between some latencies, and after the last.
+
+    Hubs and clients wait for whoever is last, so time grows ever faster with t_comm, in straight pieces: between two
+    of them something else is waited for.
+    """
+
+    at: tuple[float, ...]
+    """Latencies, from 0, between which it is straight."""
+    times: tuple[float, ...]
+    """The time at each."""
+    slope: float
+    """Time by t_comm after the last."""
+
+    def __call__(self, t_comm: float) -> float:
+        """Return the time at a latency."""
+        if t_comm >= self.at[-1]:
+            return self.times[-1] + self.slope * (t_comm - self.at[-1])
+        return float(np.interp(t_comm, self.at, self.times))
+
+
+def time_to(line: Line, measure: Measure, target: float, costs: Costs) -> TimeTo | None:
+    """Return a line's mean time to the target, for every t_comm; nothing if some run does not reach it."""
+    if not line.times_to(measure, target, costs.at(0.0)):
+        return None
+
+    def spent(t_comm: float) -> float:
+        return mean(line.times_to(measure, target, costs.at(t_comm)) or [])
+
+    free = spent(0.0)
+    least = min([latency for latency in (costs.client_latency, costs.hub_latency) if latency] or [1.0])
+    far = 2 * (free + 1) / min(1.0, least)  # here a trip takes longer than all computation
+    last, slope = spent(far), (spent(2 * far) - spent(far)) / far
+    found = {0.0: free, far: last}
+    _bend(spent, (0.0, free, _slope(spent, 0.0, free)), (far, last, slope), found, PIECES)
+    at = sorted(found)
+    if isclose(free + slope * far, last, rel_tol=1e-9):  # one straight line
+        at = [0.0]
+    return TimeTo(tuple(at), tuple(found[t] for t in at), slope)
+
+
+Tangent = tuple[float, float, float]
+"""A latency, the time there, and the time by t_comm just after it."""
+
+
+def _bend(spent: Callable[[float], float], one: Tangent, two: Tangent, found: dict[float, float], most: int) -> None:
+    """Find the bends between two latencies: where the straight lines of both meet, or between there and either."""
+    (a, there, up), (b, then, down) = one, two
+    if len(found) > most or isclose(there + up * (b - a), then, rel_tol=1e-9) or down <= up:
+        return
+    t = min(max((there - then + down * b - up * a) / (down - up), a), b)
+    if min(t - a, b - t) <= 1e-9 * b:
+        return
+    value = found[t] = spent(t)
+    if not isclose(there + up * (t - a), value, rel_tol=1e-9):
+        middle = (t, value, _slope(spent, t, value))
+        _bend(spent, one, middle, found, most)
+        _bend(spent, middle, two, found, most)
+
+
+def _slope(spent: Callable[[float], float], t_comm: float, value: float) -> float:
+    step = 1e-4 * max(1.0, t_comm)
+    return (spent(t_comm + step) - value) / step
 
 
 def winners(panel: Panel, measure: Measure, target: float, costs: Costs) -> list[Win]:
     """Return which line is first at the target, for every t_comm from 0 up; lines that are first together share it."""
-    found = {line.label: affine(line, measure, target, costs) for line in panel.lines}
-    times = {label: ab for label, ab in found.items() if ab is not None}
+    found = {line.label: time_to(line, measure, target, costs) for line in panel.lines}
+    times = {label: time for label, time in found.items() if time is not None}
     if len(times) < 2:
         return []
+    bends = sorted({t for time in times.values() for t in time.at})
     crossings = {0.0, inf}
-    for (a, b), (c, d) in combinations(times.values(), 2):
-        if b != d and 0 < (c - a) / (b - d) < inf:
-            crossings.add((c - a) / (b - d))
+    for one, two in combinations(times.values(), 2):
+        for start, end in pairwise([*bends, inf]):
+            other = end if end < inf else 2 * start + 1
+            a, b = one(start) - two(start), one(other) - two(other)
+            crossing = start + (other - start) * a / (a - b) if a != b else 0.0
+            if 0 < crossing < inf and start <= crossing <= end:
+                crossings.add(crossing)
     wins: list[Win] = []
     for start, end in pairwise(sorted(crossings)):
         middle = (start + end) / 2 if end < inf else start * 2 + 1
-        spent = {label: a + b * middle for label, (a, b) in times.items()}
+        spent = {label: time(middle) for label, time in times.items()}
         least = min(spent.values())
         first = " and ".join(label for label, value in spent.items() if isclose(value, least, rel_tol=1e-9))
         if wins and wins[-1].label == first:
@@ -76,6 +145,26 @@ def told(win: Win) -> str:
     if win.end == inf:
         return f"{win.label} for t_comm above {win.start:.3g}" if win.start else f"{win.label} for every t_comm"
     return f"{win.label} for t_comm from {win.start:.3g} to {win.end:.3g}"
+
+
+def speedups(study: Study) -> list[str]:
+    """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's goal."""
+    lines = [line for line in study.lines if line.variant == "federation"]
+    found = []
+    for group in _groups(lines, "Q") if study.goal is not None else ():
+        told_of = []
+        for t in study.t_comm:
+            times = {line.steps: line.times_to(study.measure, study.goal or 0.0, study.costs.at(t)) for line in group}
+            spent = {q: mean(values) for q, values in times.items() if values}
+            first = group[0].steps
+            if first in spent and len(spent) > 1:
+                fastest = min(spent, key=lambda q: spent[q])
+                faster = spent[first] / spent[fastest]
+                told_of.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
+        wins = winners(Panel("", tuple(group), ()), study.measure, study.goal or 0.0, study.costs)
+        if told_of:
+            found.append(f"{_where(group[0], 'Q')}: {'; '.join(told_of)}. First: {'; '.join(map(told, wins))}")
+    return found
 
 
 def claims(study: Study) -> list[Claim]:

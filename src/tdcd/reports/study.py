@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcd.costs import T_COMM, Costs
-from tdcd.errors import RunError, listed
+from tdcd.errors import JobError, RunError, listed
 from tdcd.files import check_run, flat
 from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.pricing import check_speeds, times
@@ -261,7 +261,10 @@ def read_study(
 
     Raises:
         RunError: something is missing or damaged; names the file.
+        JobError: the target is no number.
     """
+    if target is not None and not isfinite(target):
+        raise JobError(f"target: {target} is no value that a metric could reach; give one such as 0.9")
     try:
         return _read_study([Path(path) for path in paths], metric, t_comm, target, costs)
     except (LookupError, TypeError, AttributeError, ValueError) as error:

@@ -34,7 +34,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks
 from tdcd.core.topology import Roster
 from tdcd.errors import RunError, listed
-from tdcd.files import append, check_no_run, check_run, flat, write_atomically, write_json
+from tdcd.files import append, check_no_run, check_run, flat, read_lines, write_atomically, write_json
 from tdcd.training.environment import environment
 from tdcd.training.result import Evaluation
 
@@ -173,7 +173,7 @@ class RunDirectory:
             "silos": list(checkpoint.blocks),
             "memory": list(checkpoint.memory),
             "inputs": dict(checkpoint.inputs),
-            "job": dict(flat(self._job)),
+            "job": dict(self._job),
         }
         if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != checkpoint.round:
             write_atomically(self._earlier, self._checkpoint.read_bytes())
@@ -235,7 +235,7 @@ class RunDirectory:
         """Read a checkpoint's round, and what else it tells besides its tensors, which may be large."""
         try:
             state = json.loads(_metadata(file)["tdcd"])
-            _refuse_another(self.path, state["job"], dict(flat(self._job)))
+            _refuse_another(self.path, state["job"], self._job)
             return int(state["round"]), state
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
@@ -307,16 +307,12 @@ def load_blocks(directory: Path | str) -> dict[str, Block]:
 
 def read_history(path: Path) -> list[Evaluation]:
     """Read a run's history; its last line may be half written."""
-    if not path.exists():
-        return []
     found: list[Evaluation] = []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path) if path.exists() else [], start=1):
         try:
-            found.append(Evaluation.from_dict(json.loads(line)))
+            found.append(Evaluation.from_dict(line))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            if number < len(lines):
-                raise RunError(f"{path}: line {number} is damaged: {error}") from error
+            raise RunError(f"{path}: line {number} is damaged: {error}") from error
     return found
 
 

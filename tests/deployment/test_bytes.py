@@ -1,0 +1,196 @@
+"""What a ledger counts, what hubs put into frames, and what goes over real sockets: three counts, each of its own."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployment.test_absences import MODES, mode, with_deadlines
+from tdcd.core.ledger import Ledger, Traffic
+from tdcd.core.network import Block
+from tdcd.deployment.client import ClientProcess
+from tdcd.deployment.clients import Clients, Link
+from tdcd.deployment.hub import Hub
+from tdcd.deployment.identity import Identity
+from tdcd.deployment.party import Party
+from tdcd.deployment.peers import Peer, Peers
+from tdcd.deployment.run import Dial, read_set, silos_of
+from tdcd.deployment.server import Server
+from tdcd.deployment.shared import SharedJob
+from tdcd.deployment.site import ClientSite
+from tdcd.deployment.tls import Open
+from tdcd.experiments.data import load_data
+from tdcd.experiments.job import Job
+from tdcd.training.train import _ledger
+
+ROUNDS = 6
+
+
+class Wire:
+    """A port that hands on all that comes to another, and counts it."""
+
+    def __init__(self, target: Callable[[], int]) -> None:
+        self.target, self.up, self.down, self.port = target, 0, 0, 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self.target())
+
+        def up(count: int) -> None:
+            self.up += count
+
+        def down(count: int) -> None:
+            self.down += count
+
+        for one, two, count in ((reader, back, up), (there, writer, down)):
+            task = asyncio.ensure_future(self._carry(one, two, count))
+            self._tasks.add(task)
+
+    async def _carry(self, one: asyncio.StreamReader, two: asyncio.StreamWriter, count: Callable[[int], None]) -> None:
+        while data := await one.read(1 << 16):
+            count(len(data))
+            two.write(data)
+            await two.drain()
+        two.close()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._server:
+            self._server.close()
+
+
+class Sockets:
+    """Hubs and clients in this process that talk over real sockets, every one through a wire."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder = job, folder
+        self.hubs: dict[str, Hub] = {}
+        self.ports: dict[str, int] = {}
+        self.to_hub: dict[str, Wire] = {}
+        """From a silo's clients to their hub."""
+        self.between: dict[tuple[str, str], Wire] = {}
+        """From a hub to another."""
+        self._servers: list[Server] = []
+        self._clients: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        names, shared = silos_of(self.job, read_set(self.job)), SharedJob.of(self.job)
+        for silo in names:
+            self.to_hub[silo] = Wire(partial(self.ports.__getitem__, silo))
+            await self.to_hub[silo].open()
+            for other in names:
+                if other != silo:
+                    self.between[silo, other] = Wire(partial(self.ports.__getitem__, other))
+                    await self.between[silo, other].open()
+        for silo in names:
+            await self._hub(silo, names, shared)
+        for silo, clients in names.items():
+            for name in clients:
+                site = ClientSite(hub=f"127.0.0.1:{self.to_hub[silo].port}", workers=1)
+                party = Party(self.job, Identity(silo, name), site, _silent)
+                process = ClientProcess(party, shared, Open(Identity(silo, name)), _silent, 30.0)
+                self._clients.append(asyncio.ensure_future(process.run()))
+
+        async def bring(hub: Hub) -> None:
+            await hub.prepare(read_set(self.job))
+            await hub.agreed([])
+
+        await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
+
+    async def _hub(self, silo: str, names: dict[str, tuple[str, ...]], shared: SharedJob) -> None:
+        trust, peers = Open(Identity(silo)), {}
+        for name in names:
+            if name != silo:
+                address = f"127.0.0.1:{self.between[silo, name].port}"
+                dial = Dial(trust, address, name)
+                peers[name] = Peer(name, address, dial(), partial(trust.explain, address, name), dial)
+        links = Peers(silo, shared, peers, 60.0, _silent)
+
+        async def welcome(link: Link) -> None:
+            await self.hubs[silo].welcome(link)
+
+        clients = Clients(silo, names[silo], shared.fingerprint, 60.0, _silent, welcome)
+        self.hubs[silo] = Hub(self.job, silo, self.folder / silo, clients, links, _silent)
+        server = Server(silo, shared, trust, clients, links, self.hubs[silo].status, _silent)
+        self.ports[silo] = await server.start("127.0.0.1:0")
+        self._servers.append(server)
+
+    def carried(self) -> Traffic:
+        """Return what all wires have carried so far, by direction. Hubs answer each other with receipts only."""
+        return Traffic(
+            client_to_hub=sum(wire.up for wire in self.to_hub.values()),
+            hub_to_client=sum(wire.down for wire in self.to_hub.values()),
+            hub_to_hub=sum(wire.up for wire in self.between.values()),
+        )
+
+    async def stop(self) -> None:
+        for task in self._clients:
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        for server in self._servers:
+            await server.stop()
+        for wire in (*self.to_hub.values(), *self.between.values()):
+            wire.close()
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def ledger(job: Job) -> Ledger:
+    from deployment.test_rounds import set_up
+
+    return _ledger(load_data(job).federation, set_up(job), job.training)
+
+
+def wide(job: Job) -> Job:
+    """Give it networks and batches that outweigh what is around them."""
+    table: dict[str, Any] = job.model_dump()
+    table["model"] = {"kind": "mlp", "hidden": [400]}
+    table["training"] |= {"batch_size": "full", "rounds": ROUNDS, "precision": "float64"}
+    return Job.model_validate(table)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, tmp_path: Path) -> None:
+    job = with_deadlines(wide(mode(name, local_steps=3)), 60)
+    federation = Sockets(job, tmp_path)
+
+    async def run() -> tuple[Traffic, Traffic]:
+        await federation.start()
+        try:
+            blocks: dict[str, Block] = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
+            before, counted = federation.carried(), Traffic()
+            for number in range(1, ROUNDS + 1):
+                hubs = federation.hubs.items()
+                found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs))
+                blocks = {silo: block for silo, (block, _) in zip(federation.hubs, found, strict=True)}
+                counted = sum((sent for _, sent in found), counted)
+            await asyncio.sleep(0.2)  # the last receipts
+            after = federation.carried()
+        finally:
+            await federation.stop()
+        ways = ("client_to_hub", "hub_to_client", "hub_to_hub")
+        return counted, Traffic(*(getattr(after, way) - getattr(before, way) for way in ways))
+
+    counted, carried = asyncio.run(run())
+    own = ledger(job)
+    expected = Traffic()
+    for number in range(1, ROUNDS + 1):
+        batch = job.training.drawn(number, len(next(iter(own.owners.values()))))
+        expected += own.traffic(own.rows(batch.numpy()))
+    assert counted == expected  # what was put into frames
+    messages = ROUNDS * 6 * (1 + job.training.local_steps)
+    for way in ("client_to_hub", "hub_to_client", "hub_to_hub"):
+        on_the_wire, in_the_ledger = getattr(carried, way), getattr(expected, way)
+        around = 700 * messages + 0.02 * in_the_ledger  # headers, receipts, window updates
+        assert in_the_ledger <= on_the_wire <= in_the_ledger + around, (way, in_the_ledger, on_the_wire)
