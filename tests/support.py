@@ -1,5 +1,6 @@
 """Small federations for tests: one place that makes them, from a seed or drawn by hypothesis."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -285,6 +286,11 @@ def tame(blocks: Blocks) -> bool:
 def same(one: Blocks, two: Blocks) -> bool:
     """Tell whether two global models are equal to the bit."""
     return distance(one, two) == 0
+
+
+def examples(count: int) -> int:
+    """Return how many cases to draw where the gate draws so many; benchmarks/references.py draws more."""
+    return count * int(os.environ.get("TDCD_EXAMPLES", "1"))
 
 
 def browser() -> str | None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from deployment.memory import Federation
 from deployment.test_labels import keeping, registry, simulated
 from deployment.test_rounds import ROUNDS, Watched, job, same
+from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.deployment.identity import Identity
@@ -94,7 +95,7 @@ def test_one_client_is_away_from_the_beginning(
     assert not any("is left out" in line for line in federation.told), "others must not be lost with it"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_whoever_dies_whenever_the_rest_is_trained_on(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(MODES))

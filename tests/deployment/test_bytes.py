@@ -36,6 +36,7 @@ class Wire:
         self.target, self.up, self.down, self.port = target, 0, 0, 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -43,6 +44,7 @@ class Wire:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self.target())
+        self._writers += [writer, back]
 
         def up(count: int) -> None:
             self.up += count
@@ -61,11 +63,15 @@ class Wire:
             await two.drain()
         two.close()
 
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+    async def close(self) -> None:
         if self._server:
             self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # transports close in the next turn of the loop
 
 
 class Sockets:
@@ -139,7 +145,8 @@ class Sockets:
         for server in self._servers:
             await server.stop()
         for wire in (*self.to_hub.values(), *self.between.values()):
-            wire.close()
+            await wire.close()
+        await asyncio.sleep(0.05)
 
 
 def _silent(_: str) -> None:

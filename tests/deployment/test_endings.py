@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -15,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import same
+from support import examples
 from tdcd import files
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks
@@ -146,7 +145,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
             return
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 10_000),
     st.dictionaries(st.sampled_from(HUBS), st.lists(st.integers(1, 60), min_size=1, max_size=3), min_size=1),
@@ -291,14 +290,6 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
         histories = [read_history(run / "history.jsonl") for run in stage.federation.runs.values()]
         assert [[line.round for line in history] for history in histories] == [[0, 3, 4]] * 2
         assert [line.train for line in histories[0]] == [line.train for line in histories[1]]
-        before = {silo: load_blocks(run) for silo, run in stage.federation.runs.items()}
-        stage.start(a)  # once more: now all is done
-        end = time.monotonic() + 60
-        while processes[a].poll() is None:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        assert "has ended before" in stage.logged(a)
-        assert same(load_blocks(stage.federation.runs[a.silo]), before[a.silo])
     finally:
         for process in processes.values():
             process.kill()

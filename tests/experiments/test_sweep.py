@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdcd
-from support import same
+from support import examples, same
 from tdcd.experiments.job import embedded
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 from tdcd.experiments.run import run_variant
@@ -482,7 +482,7 @@ def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys
     assert "failed" not in told.out + told.err
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(st.data())
 def test_whichever_runs_fail_all_others_are_trained(data: st.DataObject) -> None:
     """Against a reference: what is not spoilt is trained, and nothing else."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdcd
-from support import same
+from support import examples, same
 from tdcd import files
 from tdcd.training import directory
 
@@ -94,7 +94,7 @@ ENDS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 60),
     st.sampled_from(["before", "half", "after"]),
@@ -157,7 +157,7 @@ def test_best_weights_survive_a_signal_while_they_are_written(
         shutil.rmtree(path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(1, 25),
     st.integers(1, 25),
