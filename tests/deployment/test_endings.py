@@ -265,7 +265,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
 
 def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) -> None:
     """The others have waited, and ended; started again, they go back with it, and all end."""
-    stage = Stage(tmp_path, {"training.rounds": 4, "training.checkpoint_every": 2, "deployment.hub_deadline": 15})
+    stage = Stage(tmp_path, {"training.rounds": 4, "training.checkpoint_every": 2, "deployment.hub_deadline": 12})
     a, b = (Identity(silo) for silo in sorted(stage.federation.runs))
     last = (b, "save 4", signal.SIGKILL)
     stage.arm(last)

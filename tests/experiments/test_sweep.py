@@ -482,7 +482,7 @@ def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys
     assert "failed" not in told.out + told.err
 
 
-@settings(max_examples=examples(5), deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(st.data())
 def test_whichever_runs_fail_all_others_are_trained(data: st.DataObject) -> None:
     """Against a reference: what is not spoilt is trained, and nothing else."""

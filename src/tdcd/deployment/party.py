@@ -225,6 +225,8 @@ class Party:
             name, why = choose(task, "loop" if isinstance(loss, Asked) else self.site.compute)
             why = "loop (it has to ask between steps)" if isinstance(loss, Asked) else why
             seeded = not never_draws(network.module)
+            if seeded and name in ("stacked", "mixed"):  # torch cannot stack clients that draw, and here is one alone
+                name, why = "loop", "loop (one client, whose network may draw random numbers)"
             self._clients = LocalClients(task, make(task, name, workers, threads, seeded=seeded), workers)
             self.told(f"ready: {len(labels):,} training rows; {why}")
         return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
