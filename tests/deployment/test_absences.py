@@ -95,7 +95,7 @@ def test_one_client_is_away_from_the_beginning(
     assert not any("is left out" in line for line in federation.told), "others must not be lost with it"
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.data())
 def test_whoever_dies_whenever_the_rest_is_trained_on(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(MODES))

@@ -145,7 +145,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
             return
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.integers(0, 10_000),
     st.dictionaries(st.sampled_from(HUBS), st.lists(st.integers(1, 60), min_size=1, max_size=3), min_size=1),

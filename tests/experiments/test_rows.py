@@ -105,7 +105,7 @@ CATEGORIES = st.lists(
 )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(number_cells(), number_cells(), CATEGORIES, st.integers(1, 3), st.randoms(use_true_random=False))
 def test_rows_are_those_of_the_reference(
     one: list[str], two: list[str], words: list[str], clients: int, random: Random

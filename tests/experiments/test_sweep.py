@@ -448,16 +448,14 @@ def broken(shape: tuple[int, ...], outputs: int) -> Any:
     raise ValueError("it cannot be built")
 
 
-@pytest.mark.parametrize("select", [None, {"rates": [0.1, 0.01], "iterations": 6}])
-def test_a_run_that_fails_stops_no_other(tmp_path: Path, select: Any) -> None:
-    sweep, notes, path = spoilt(select=select), Notes(), tmp_path / "sweep"
+def test_a_run_that_fails_stops_no_other(tmp_path: Path) -> None:
+    sweep, notes, path = spoilt(select={"rates": [0.1, 0.01], "iterations": 6}), Notes(), tmp_path / "sweep"
     failed = r"(trials|runs)/bad\S*: (?s:.)*(trials|runs)/one-tier,bad\S*: "
     with pytest.raises(FailedRunsError, match=failed):
         run_sweep(sweep, path, jobs=2, observer=notes)
     wanted = {f"runs/{name}good,seed={seed}" for name in ("", "one-tier,") for seed in (1, 2)}
     assert {name for name in notes.ran if name.startswith("runs/")} == wanted
-    if select:
-        assert set(notes.rates) == {"good", "one-tier,good"}, "of failed trials nothing is chosen"
+    assert set(notes.rates) == {"good", "one-tier,good"}, "of failed trials nothing is chosen"
     plan = json.loads((path / "sweep.json").read_text())
     bad = next(one for one in plan["combinations"] if one["name"] == "bad")
     assert bad["trials"] == [], "it did not diverge"
@@ -482,7 +480,7 @@ def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys
     assert "failed" not in told.out + told.err
 
 
-@settings(max_examples=examples(2), deadline=None)
+@settings(max_examples=examples(1), deadline=None)
 @given(st.data())
 def test_whichever_runs_fail_all_others_are_trained(data: st.DataObject) -> None:
     """Against a reference: what is not spoilt is trained, and nothing else."""

@@ -94,7 +94,7 @@ ENDS = {
 }
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(1, 60),
     st.sampled_from(["before", "half", "after"]),
@@ -157,7 +157,7 @@ def test_best_weights_survive_a_signal_while_they_are_written(
         shutil.rmtree(path)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     st.integers(1, 25),
     st.integers(1, 25),

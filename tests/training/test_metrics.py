@@ -67,7 +67,7 @@ def check(objective: Objective, rows: list[list[float]], labels: Any, expected: 
         assert value == pytest.approx(expected[name], rel=1e-9, abs=1e-12), f"{name}, from sums"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(SCORE, st.booleans()), min_size=1, max_size=25), st.sampled_from([1.0, 2.5]), st.integers(1, 4)
 )
@@ -86,7 +86,7 @@ def test_the_binary_loss(rows: list[tuple[float, bool]], weight: float, cuts: in
     check(BinaryCrossEntropy(weight), [[s] for s in z], labels, expected, cuts)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(2, 7).flatmap(lambda classes: st.tuples(st.just(classes), st.lists(st.tuples(
     st.lists(st.floats(-4, 4), min_size=classes, max_size=classes, unique=True), st.integers(0, classes - 1)),
     min_size=1, max_size=25))), st.integers(1, 4))  # fmt: skip
@@ -115,7 +115,7 @@ def test_several_classes(drawn: tuple[int, list[tuple[list[float], int]]], cuts:
     check(CrossEntropy(), [z for z, _ in rows], torch.tensor(truth), expected, cuts)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(SCORE, SCORE, SCORE, SCORE), min_size=1, max_size=25),
     st.sampled_from([0.0, 1e6]),
