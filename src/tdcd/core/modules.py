@@ -88,7 +88,9 @@ class Attributes:
 
 
 def _equal(one: Tensor, two: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), two.nan_to_num()) if one.is_floating_point() else torch.equal(one, two)
+    if not one.is_floating_point():
+        return torch.equal(one, two)
+    return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)  # a NaN is no 0
 
 
 def hooked_weights(module: nn.Module) -> list[str]:

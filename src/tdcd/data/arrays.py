@@ -1,6 +1,7 @@
 """Users' arrays, lists and tensors, taken in with care."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from tdcd.errors import DataError, listed
 
 Array = npt.NDArray[Any]
 ArrayLike = Tensor | npt.ArrayLike
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""A number as tables write it; Python takes 1_10 and other digits for one, too."""
 IDs = Sequence[int] | Sequence[str] | Array | Tensor
 
 

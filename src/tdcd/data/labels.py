@@ -1,17 +1,15 @@
 """What a column of labels means to a loss."""
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import NUMBER, Array
 from tdcd.errors import DataError, JobError, listed
 
 Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def coded(
@@ -87,7 +85,7 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
     values = as_numbers(np.array(classes))
     if values is not None:  # 1E5 is the class 100000 where all classes are numbers
         by_value = {value: place for place, value in enumerate(values.tolist())}
-        others = {name: float(name) for name in names - set(places) if _NUMBER.fullmatch(name)}
+        others = {name: float(name) for name in names - set(places) if NUMBER.fullmatch(name)}
         places |= {name: by_value[value] for name, value in others.items() if value in by_value}
     strange = sorted(names - set(places))
     if strange:
@@ -105,7 +103,7 @@ def _known(texts: Array, loss: Loss, positive: str | int | None, known: Sequence
 
 def as_numbers(names: Array) -> Array | None:
     """Return texts as finite numbers, if all of them are; 1_10 is none."""
-    if not all(map(_NUMBER.fullmatch, names.tolist())):
+    if not all(map(NUMBER.fullmatch, names.tolist())):
         return None
     numbers = names.astype(np.float64)
     return numbers if np.isfinite(numbers).all() else None
@@ -116,7 +114,7 @@ def same_numbers(classes: Sequence[str]) -> list[tuple[str, str]]:
     first: dict[float, str] = {}
     found = []
     for name in classes:
-        if _NUMBER.fullmatch(name):
+        if NUMBER.fullmatch(name):
             before = first.setdefault(float(name), name)
             found += [(before, name)] if before != name else []
     return found

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from polars import selectors as cs
 
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import NUMBER, Array
 from tdcd.data.lines import LineError, count_rows
 from tdcd.data.tablesettings import TableSettings
 from tdcd.errors import DataError, listed, nearest
@@ -33,7 +33,6 @@ LONGEST = 256
 """Characters of an ID or a label."""
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?Z?)?$"
 _DAY = 24 * 3600 * 1_000_000
 """Microseconds."""
@@ -423,7 +422,7 @@ def _spellings(words: Iterable[str]) -> set[str]:
 
 def _number(text: str) -> float | None:
     """Return a text as a number, if it is a finite one; Python takes 1_10 for one, too."""
-    if not _NUMBER.fullmatch(text.strip()):
+    if not NUMBER.fullmatch(text.strip()):
         return None
     found = float(text)
     return found if isfinite(found) else None
