@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.compute import kernels
-from tdcd.compute.interface import mean_with_idle
+from tdcd.compute.interface import blame, mean_with_idle
 from tdcd.compute.modules import SMALL, unaltered, weights_of
 from tdcd.compute.onestep import one_step, shares
 from tdcd.core.average import Mean
@@ -60,18 +60,22 @@ class Fused:
         library, why = kernels.load(shape.kernel)
         assert library is not None, why  # noqa: S101
         self._task, self._shape, self.threads = task, shape, threads
-        kind = "double" if task.features.dtype == torch.float64 else "float"
+        self._dtype = task.features.dtype
+        kind = "double" if self._dtype == torch.float64 else "float"
         self._descend, self._embed = getattr(library, f"tdcd_descend_{kind}"), getattr(library, f"tdcd_embed_{kind}")
-        self._descend.restype = self._embed.restype = None
-        self._numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
+        numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
+        self._numbers, self._kept = kernels.Span(ctypes.addressof(numbers), len(numbers)), numbers
         self._features, self._labels = task.features.contiguous(), task.labels.contiguous()
         target = _target(task.objective)
         if target is None:
             raise ModelError(f"kernels do not know the loss {type(task.objective).__name__}")
-        self._target = [ctypes.c_int(target[0]), ctypes.c_double(target[1])]
-        classes = isinstance(task.objective, CrossEntropy)
-        self._answers = [_at(None), _at(self._labels)] if classes else [_at(self._labels), _at(None)]
+        self._target = target
         self._given = task.objective if isinstance(task.objective, Given) else None
+        classes = isinstance(task.objective, CrossEntropy)
+        self._answers = (
+            self._span(None if classes or self._given else self._labels),
+            kernels.span(self._labels if classes else None, torch.int64),
+        )
         self._one_step = one_step(task.steps)
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
@@ -83,20 +87,23 @@ class Fused:
         return self._embedded(block, features.contiguous(), torch.arange(len(features)))
 
     def _embedded(self, block: Block, features: Tensor, samples: Tensor) -> Tensor:
-        weights, kept = self._weights(block)
-        out = features.new_empty(len(samples), self._task.width)
-        self._embed(
-            self._numbers, weights, _at(features), _at(samples), ctypes.c_int64(len(out)),
-            ctypes.c_int(self._task.width), _at(out), ctypes.c_int(self.threads),
-        )  # fmt: skip
-        del kept
+        task = self._task
+        out = features.new_empty(len(samples), task.width)
+        with blame(task, [], "the forward pass"):
+            weights, kept = self._weights(block)
+            kernels.check(
+                self._embed(
+                    self._numbers, weights, self._span(features), _samples(samples), task.width, self._span(out),
+                    self.threads,
+                )
+            )  # fmt: skip
+            del kept
         return out
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
         task, names = self._task, self._shape.names
-        rows, clients, uniform = len(others), len(shards.clients), task.averaging == "uniform"
-        weights, kept = self._weights(block)
+        rows, clients, uniform = len(shards.samples), len(shards.clients), task.averaging == "uniform"
         mean, share, firsts, counts = Mean(block), None, None, None
         if self._one_step:
             clients, uniform = max(1, min(GROUPS, rows // PIECE)), True
@@ -106,23 +113,34 @@ class Fused:
         stale = self._given.table[shards.samples] if self._given else others.contiguous()
         sizes = [block[name].numel() for name in names]
         sums = torch.zeros(sum(sizes), dtype=torch.float64)
-        self._descend(
-            self._numbers, weights, _at(self._features), _at(shards.samples), ctypes.c_int64(rows),
-            ctypes.c_int(task.width), *self._target, _at(stale), *self._answers, _at(share),
-            ctypes.c_int(task.steps.count), ctypes.c_double(round_.rate), ctypes.c_int64(clients), _at(firsts),
-            _at(counts), ctypes.c_int(uniform), ctypes.c_int(min(GROUPS, clients)), ctypes.c_int64(len(sums)),
-            _at(sums), ctypes.c_int(self.threads),
-        )  # fmt: skip
-        del kept
+        with blame(task, [], "the local steps"):
+            weights, kept = self._weights(block)
+            kernels.check(
+                self._descend(
+                    self._numbers, weights, self._span(self._features), _samples(shards.samples), task.width,
+                    *self._target, self._span(stale), *self._answers, self._span(share), task.steps.count, round_.rate,
+                    clients, _samples(firsts), _samples(counts), uniform, min(GROUPS, clients),
+                    kernels.span(sums, torch.float64), self.threads,
+                )
+            )  # fmt: skip
+            del kept
         parts = torch.split(sums, sizes)
         total = {name: part.view(block[name].shape) for name, part in zip(names, parts, strict=True)}
         mean.add_sum(total, float(clients if uniform else rows))
         return mean
 
-    def _weights(self, block: Block) -> tuple[ctypes.Array[ctypes.c_void_p], list[Tensor | None]]:
-        """Return where the weights lie, and the tensors that must stay alive meanwhile."""
-        kept = [block[name].contiguous() if name else None for name in self._shape.tensors]
-        return (ctypes.c_void_p * len(kept))(*(t.data_ptr() if t is not None else None for t in kept)), kept
+    def _span(self, tensor: Tensor | None) -> kernels.Span:
+        return kernels.span(tensor, self._dtype)
+
+    def _weights(self, block: Block) -> tuple[kernels.Span, object]:
+        """Return the weights as the kernel takes them, and what must stay alive meanwhile."""
+        tensors = [block[name].contiguous() if name else None for name in self._shape.tensors]
+        spans = (kernels.Span * len(tensors))(*map(self._span, tensors))
+        return kernels.Span(ctypes.addressof(spans), len(spans)), (tensors, spans)
+
+
+def _samples(numbers: Tensor | None) -> kernels.Span:
+    return kernels.span(numbers, torch.int64)
 
 
 def _target(objective: Loss) -> tuple[int, float] | None:
@@ -223,7 +241,3 @@ def fused_trouble(task: SiloTask) -> str:
     if task.features.dtype not in (torch.float32, torch.float64) or task.features.device.type != "cpu":
         return "kernels take float32 and float64 on the CPU"
     return kernels.load(shape.kernel)[1]
-
-
-def _at(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None)

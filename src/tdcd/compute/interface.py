@@ -58,6 +58,7 @@ def blame(task: SiloTask, clients: list[int], stage: str) -> Iterator[None]:
         raise
     except Exception as error:
         names = listed(f"'{task.roster.clients[k]}'" for k in clients)
+        who = f", client {names}" if clients else ""
         hint = ""
         if "Expected more than 1 value per channel" in str(error):
             hint = (
@@ -65,5 +66,5 @@ def blame(task: SiloTask, clients: list[int], stage: str) -> Iterator[None]:
                 "client has two rows or none in a batch, or a norm that does not mix rows"
             )
         raise ModelError(
-            f"silo '{task.silo}', client {names}: its network failed in {stage}: {type(error).__name__}: {error}{hint}"
+            f"silo '{task.silo}'{who}: its network failed in {stage}: {type(error).__name__}: {error}{hint}"
         ) from error

@@ -325,7 +325,7 @@ class Party:
         if self._network is None:
             self._open_round(question)
         self._begun(question)
-        self._others = others
+        self._others = self._rows_of_width(others)
         return self._keeper.answers(self._mine, {OTHERS: others if self._phi is None else self._phi.cpu() + others})
 
     def _descend(self, question: Message) -> Message:
@@ -338,7 +338,7 @@ class Party:
             others = torch.zeros_like(answers)
         else:
             heard = self._others if self._keeper and self._others is not None else question.tensors[OTHERS]
-            others = heard.to(self._device)
+            others = self._rows_of_width(heard).to(self._device)
         with one_torch_thread():
             return Message("weights", {}, packed(self._clients.descend(others)))
 
@@ -367,10 +367,14 @@ class Party:
             return self._clients.descend(still)
 
     def _told_answers(self, question: Message) -> Tensor:
-        answers = question.tensors["answers"]
-        if answers.shape != (len(self._mine), self._width) or answers.dtype != self.job.training.dtype:
-            raise RefusedError(f"the hub sends answers of shape {tuple(answers.shape)} for {len(self._mine)} rows")
-        return answers.to(self._device)
+        return self._rows_of_width(question.tensors["answers"]).to(self._device)
+
+    def _rows_of_width(self, rows: Tensor) -> Tensor:
+        """Check that there is a vector of width E for each of its rows in the mini-batch."""
+        dtype, shape = self.job.training.dtype, (len(self._mine), self._width)
+        if rows.shape != shape or rows.dtype != dtype:
+            raise RefusedError(f"the hub sends {rows.dtype} of shape {tuple(rows.shape)}, not {dtype} of shape {shape}")
+        return rows
 
     def _abandon(self) -> None:
         """Give up local steps that wait for an answer: their round is begun again, or over."""

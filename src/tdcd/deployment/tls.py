@@ -71,20 +71,31 @@ class Trust:
 
         Certificates are read anew when their files change, so that they can be renewed while the hub runs.
         """
-        known: dict[str, Any] = {"stamp": None, "configuration": None}
+        stamp = self.stamp()
+        first = self._configuration()
 
-        def configuration() -> Any:
+        def changed() -> Any:
+            """Return new certificates, or None to keep the present ones.
+
+            gRPC calls this in every handshake, and replaces its TLS context whenever a configuration is returned:
+            thousands of times a minute, that ends the process.
+            """
+            nonlocal stamp
+            if (now := self.stamp()) == stamp or not now:
+                return None
             try:
-                if (stamp := self.stamp()) != known["stamp"]:
-                    roots = b"".join(file.read_bytes() for file in self.authorities.values())
-                    pair = (self.pair.key.read_bytes(), self.pair.certificate.read_bytes())
-                    known["configuration"] = grpc.ssl_server_certificate_configuration([pair], roots)
-                    known["stamp"] = stamp
+                renewed = self._configuration()
             except OSError:
-                pass  # a file is just being replaced: go on with what there was
-            return known["configuration"]
+                return None  # a file is just being replaced
+            stamp = now
+            return renewed
 
-        return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(first, changed, require_client_authentication=True)
+
+    def _configuration(self) -> Any:
+        roots = b"".join(file.read_bytes() for file in self.authorities.values())
+        pair = (self.pair.key.read_bytes(), self.pair.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], roots)
 
     def stamp(self) -> tuple[int, ...]:
         """Return what changes when certificates are renewed."""

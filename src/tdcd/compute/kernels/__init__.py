@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +12,52 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+
+class Span(ctypes.Structure):
+    """An array and its length."""
+
+    _fields_ = (("at", ctypes.c_void_p), ("size", ctypes.c_int64))
+
+
+def span(tensor: Tensor | None, dtype: torch.dtype) -> Span:
+    """Return a tensor as a kernel takes it: numbers of one type, one after the other, in the main memory."""
+    if tensor is None:
+        return Span(None, 0)
+    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise TypeError(f"a kernel takes contiguous {dtype} on the CPU, not {tensor.dtype} on {tensor.device}")
+    return Span(tensor.data_ptr(), tensor.numel())
+
+
+_INT, _LONG, _DOUBLE = ctypes.c_int, ctypes.c_int64, ctypes.c_double
+_NETWORK = (Span, Span, Span, Span, _INT)
+"""The network's numbers and weights, features, samples and E."""
+_DESCEND = (*_NETWORK, _INT, _DOUBLE, Span, Span, Span, Span, _INT, _DOUBLE, _LONG, Span, Span, _INT, _INT, Span, _INT)
+_EMBED = (*_NETWORK, Span, _INT)
+_CODES = {
+    1: "the network's numbers or weights do not fit each other",
+    2: "a sample is outside of the features, or these are no whole rows",
+    3: "the loss, its labels or the rows held still do not fit the batch",
+    4: "the clients' rows do not make up the batch",
+    5: "the result has another size",
+    6: "out of memory",
+}
+
+
+def check(code: int) -> None:
+    """Raise what a kernel's return code means.
+
+    Raises:
+        MemoryError, ValueError: the kernel has refused the call.
+    """
+    if code:
+        raise (MemoryError if code == 6 else ValueError)(_CODES.get(code, "the kernel failed"))
+
+
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
+"""The environment's CXXFLAGS are added to these."""
 
 
 @cache
@@ -27,14 +73,24 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
         home.joinpath(part).read_text(encoding="utf-8") for part in ("tiles.h", f"{name}.cpp", "entries.h")
     )
     try:
-        return ctypes.CDLL(str(_built(name, source, compiler))), ""
+        return _typed(ctypes.CDLL(str(_built(name, source, compiler)))), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"it could not be compiled ({type(error).__name__})"
 
 
+def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Declare what the entries take and return."""
+    for kind in ("float", "double"):
+        for entry, types in (("descend", _DESCEND), ("embed", _EMBED)):
+            function = getattr(library, f"tdcd_{entry}_{kind}")
+            function.argtypes, function.restype = types, _INT
+    return library
+
+
 def _built(name: str, source: str, compiler: str) -> Path:
     """Return the library built from a source on this machine, building it if it is not there yet."""
-    key = "\n".join((source, compiler, *FLAGS, platform.machine(), platform.node(), _processor()))
+    flags = (*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")))
+    key = "\n".join((source, compiler, *flags, platform.machine(), platform.node(), _processor()))
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tdcd"
     path = root / f"{name}-{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.so"
     if not path.exists():
@@ -43,7 +99,7 @@ def _built(name: str, source: str, compiler: str) -> Path:
             text, made = Path(scratch, f"{name}.cpp"), Path(scratch, "made.so")
             text.write_text(source, encoding="utf-8")
             subprocess.run(  # noqa: S603
-                [compiler, *FLAGS, str(text), "-o", str(made)], check=True, capture_output=True, timeout=120
+                [compiler, *flags, str(text), "-o", str(made)], check=True, capture_output=True, timeout=120
             )
             made.replace(path)
     return path

@@ -100,6 +100,8 @@ template <class T> struct Net {
     }
   };
 
+  int64_t row() const { return (int64_t)layers[0].C * layers[0].H * layers[0].W; }  // numbers of a sample
+  int outputs() const { return layers.back().O; }
   double work() const {  // multiplications of a row's way forward
     double sum = 0;
     for (auto &l : layers) sum += l.weight ? (double)l.out() * l.depth() : 0.0;
@@ -388,19 +390,41 @@ template <class T> struct Net {
   }
 };
 
-template <class T> Net<T> network(const int *numbers, const T *const *w) {
-  Net<T> net;
-  size_t row = 0;  // numbers that a row's way through the layers takes
-  int count = *numbers++;
-  for (int l = 0; l < count; l++, numbers += 12) {
-    const int *n = numbers;
-    net.layers.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], w[2 * l], w[2 * l + 1]});
+// Whether a layer's numbers fit each other, what goes in (an image, or its numbers in a line) and its weights.
+template <class T> bool fits(const Layer<T> &y, int64_t C, int64_t H, int64_t W, const Span<const T> *weights) {
+  bool weighted = y.kind != pool;
+  bool shaped = y.kind == dense ? y.C == C * H * W && y.H == 1 && y.W == 1 && y.OH == 1 && y.OW == 1 && y.kh == 1 &&
+                                      y.kw == 1 && y.ph == 0 && y.pw == 0
+                                : y.C == C && y.H == H && y.W == W;
+  if (y.kind == convolution)
+    shaped = shaped && y.OH == y.H + 2 * y.ph - y.kh + 1 && y.OW == y.W + 2 * y.pw - y.kw + 1 && y.ph < y.kh && y.pw < y.kw;
+  if (y.kind == pool)
+    shaped = shaped && y.O == y.C && y.OH == y.H / y.kh && y.OW == y.W / y.kw && y.ph == 0 && y.pw == 0 && !y.activation;
+  bool sized = weighted ? weights[0].at && weights[0].size == (int64_t)y.O * y.depth() : !weights[0].at;
+  return shaped && sized && (!weights[1].at || (weighted && weights[1].size == y.O));
+}
+
+template <class T> bool network(Span<const int> numbers, Span<const Span<const T>> weights, Net<T> &net) {
+  if (numbers.size < 1) return false;
+  int64_t count = numbers.at[0], row = 0;  // numbers that a row's way through the layers takes
+  if (count < 1 || count > largest || numbers.size != 1 + 12 * count || weights.size != 2 * count) return false;
+  int64_t C = 0, H = 0, W = 0;
+  for (int l = 0; l < count; l++) {
+    const int *n = numbers.at + 1 + 12 * l;
+    const Span<const T> *w = weights.at + 2 * l;
+    for (int i = 0; i < 12; i++)
+      if (n[i] < (i < 2 || i > 9 ? 0 : 1) || n[i] > largest) return false;
+    if (n[0] > pool || n[1] > sigmoid) return false;
+    net.layers.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], n[10], n[11], w[0].at, w[1].at});
     const Layer<T> &y = net.layers.back();
+    if (!fits(y, l ? C : y.C, l ? H : y.H, l ? W : y.W, w)) return false;
+    C = y.O, H = y.OH, W = y.OW;
     row += 2 * y.in() + 2 * y.out();
   }
-  size_t fitting = (1 << 20) / (row * sizeof(T) * Vec<T>::width);
+  if (net.layers.back().kind != dense) return false;
+  int64_t fitting = (1 << 20) / (row * (int64_t)sizeof(T) * Vec<T>::width);
   net.vectors = fitting > 9 ? 9 : fitting < 1 ? 1 : (int)fitting;
-  return net;
+  return true;
 }
 
 }  // namespace

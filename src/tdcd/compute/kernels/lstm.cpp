@@ -15,6 +15,8 @@ template <class T> struct Net {
   int vectors;                           // in a block
 
   int inputs() const { return D + H + 1; }
+  int64_t row() const { return (int64_t)times * D; }  // numbers of a sample
+  int outputs() const { return E; }
   double work() const { return 4.0 * H * inputs() * times; }  // multiplications of a row's way forward
 
   struct Desk {
@@ -183,8 +185,18 @@ template <class T> struct Net {
   }
 };
 
-template <class T> Net<T> network(const int *numbers, const T *const *w) {
-  return {numbers[0], numbers[1], numbers[2], numbers[3], w[0], w[1], w[2], w[3], w[4], w[5], broad};
+template <class T> bool network(Span<const int> numbers, Span<const Span<const T>> weights, Net<T> &net) {
+  if (numbers.size != 4 || weights.size != 6) return false;
+  const int *n = numbers.at;
+  for (int i = 0; i < 4; i++)
+    if (n[i] < 1 || n[i] > largest) return false;
+  const Span<const T> *w = weights.at;
+  net = {n[0], n[1], n[2], n[3], w[0].at, w[1].at, w[2].at, w[3].at, w[4].at, w[5].at, broad};
+  int64_t gates = 4 * (int64_t)net.H, E = net.E;
+  int64_t sizes[] = {gates * net.D, gates * net.H, gates, gates, E * net.H, E};
+  for (int i = 0; i < 6; i++)
+    if (!w[i].at || w[i].size != sizes[i]) return false;
+  return true;
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -81,6 +83,14 @@ template <class T> inline void transpose(typename Vec<T>::type *v) {
 #endif
 }
 
+// An array and its length, as Python passes it.
+template <class V> struct Span {
+  V *at;
+  int64_t size;
+};
+
+constexpr int largest = 1 << 24;  // of any of a network's numbers
+
 inline int divided(int count, int by) { return (count + by - 1) / by; }
 template <class T> int padded(int count) { return divided(count, Vec<T>::width) * Vec<T>::width; }
 
@@ -102,7 +112,7 @@ struct Store {
       }
     }
     void *data = std::aligned_alloc(64, bytes);
-    if (!data) std::abort();
+    if (!data) throw std::bad_alloc();
     return data;
   }
   void put(void *data, size_t bytes) {
@@ -353,17 +363,30 @@ inline int worth_threads(int threads, double work) {
 }
 
 // Do pieces 0 .. count-1 of the work, each by one of the threads, each thread at a desk of its own. What a piece gives
-// depends on the piece alone, whatever the threads.
+// depends on the piece alone, whatever the threads. The first exception of any thread is thrown here, when all have ended.
 template <class Make, class Work> void share_out(int count, int threads, Make make, Work work) {
   std::atomic<int> next(0);
-  auto run = [&]() {
-    auto desk = make();
-    for (int piece; (piece = next++) < count;) work(desk, piece);
+  std::mutex lock;
+  std::exception_ptr failure;
+  auto run = [&]() noexcept {
+    try {
+      auto desk = make();
+      for (int piece; (piece = next++) < count;) work(desk, piece);
+    } catch (...) {
+      std::lock_guard<std::mutex> guard(lock);
+      if (!failure) failure = std::current_exception();
+      next = count;
+    }
   };
   std::vector<std::thread> pool;
-  for (int t = 1; t < threads && t < count; t++) pool.emplace_back(run);
+  try {
+    for (int t = 1; t < threads && t < count; t++) pool.emplace_back(run);
+  } catch (...) {
+    // No more threads are to be had: those that run do all of the work.
+  }
   run();
   for (auto &thread : pool) thread.join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 // How a batch falls to clients: client k has rows firsts[k] .. firsts[k]+counts[k]-1. Without firsts all have as many.
@@ -374,6 +397,23 @@ struct Clients {
   int64_t first(int64_t k) const { return firsts ? firsts[k] : k * rows / count; }
   int size(int64_t k) const { return (int)(firsts ? counts[k] : first(k + 1) - first(k)); }
 };
+
+inline bool within(Span<const int64_t> numbers, int64_t count) {
+  for (int64_t i = 0; i < numbers.size; i++)
+    if (numbers.at[i] < 0 || numbers.at[i] >= count) return false;
+  return true;
+}
+
+inline bool valid(const Clients &clients, Span<const int64_t> firsts, Span<const int64_t> counts) {
+  if (clients.count < 1 || clients.rows < 1) return false;
+  if (!firsts.at) return !counts.at && clients.count <= clients.rows;
+  if (firsts.size != clients.count || counts.size != clients.count) return false;
+  for (int64_t k = 0; k < clients.count; k++) {
+    int64_t first = firsts.at[k], count = counts.at[k];
+    if (first < 0 || count < 1 || count > clients.rows || first > clients.rows - count) return false;
+  }
+  return true;
+}
 
 // Take the local steps of every client and add up the clients' new weights. Sums are kept for groups of clients and then
 // added in order.
