@@ -13,27 +13,27 @@ def forward_flops(module: nn.Module, rows: Tensor) -> tuple[float, float]:
 
     All of them, and those on the row itself: it has no gradient.
     """
-    found: list[tuple[float, float]] = []
+    parts: list[tuple[float, float]] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
         if isinstance(layer, nn.Linear):
             whole = 2.0 * inputs[0].numel() * layer.out_features
-            found.append((whole, whole))
+            parts.append((whole, whole))
         elif isinstance(layer, nn.Conv1d | nn.Conv2d):
             assert isinstance(output, Tensor)  # noqa: S101
             whole = 2.0 * layer.weight[0].numel() * output.numel()
-            found.append((whole, whole))
+            parts.append((whole, whole))
         elif isinstance(layer, nn.RNNBase):
             per_number = 2.0 * inputs[0].shape[0] * inputs[0].shape[1]
             weights = {name: per_number * w.numel() for name, w in layer.named_parameters() if "weight" in name}
-            found.append((sum(weights.values()), weights["weight_ih_l0"]))
+            parts.append((sum(weights.values()), weights["weight_ih_l0"]))
 
     hooks = [layer.register_forward_hook(count) for layer in module.modules()]
     with torch.no_grad():
         module(rows)
     for hook in hooks:
         hook.remove()
-    return sum(whole for whole, _ in found) / len(rows), found[0][1] / len(rows)
+    return sum(whole for whole, _ in parts) / len(rows), parts[0][1] / len(rows)
 
 
 def round_flops(made: Workload) -> float:

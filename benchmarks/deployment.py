@@ -103,10 +103,10 @@ def large(folder: Path) -> str:
 def high_water(pid: int) -> int:
     """Return the most memory that a process has had, in bytes."""
     try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return 0
-    return 1024 * int(found[1]) if found else 0
+    return 1024 * int(match[1]) if match else 0
 
 
 def alignment(folder: Path) -> str:
@@ -131,10 +131,10 @@ def alignment(folder: Path) -> str:
     (folder / "job.toml").write_text("\n".join(lines))
     job = load_job(folder / "job.toml")
     federation = deployed(job, folder / "deployed")
-    told = [federation.sites[Identity(silo)].log.read_text() for silo in "abc"]
-    found = [re.search(r"([\d,]+) IDs are in all silos, found in ([\d.]+) s", text) for text in told]
-    seconds = max(float(match[2]) for match in found if match)
-    counts = {match[1] for match in found if match}
+    parts = [federation.sites[Identity(silo)].log.read_text() for silo in "abc"]
+    result = [re.search(r"([\d,]+) IDs are in all silos, found in ([\d.]+) s", text) for text in parts]
+    seconds = max(float(match[2]) for match in result if match)
+    counts = {match[1] for match in result if match}
     if counts != {f"{IDS // 2:,}"}:
         raise SystemExit(f"the hubs found {counts} common IDs")
     return f"| private alignment, 3 hubs with {IDS:,} IDs each, {IDS // 2:,} in common | {seconds:.0f} s |"

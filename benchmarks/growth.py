@@ -64,14 +64,14 @@ def point(clients: int, batch: int) -> dict[str, float]:
 
 def measured() -> list[dict[str, float]]:
     """Measure every point, each in a process of its own."""
-    found = []
+    result = []
     for batch in BATCHES:
         for clients in CLIENTS:
             command = [sys.executable, __file__, str(clients), str(batch)]
             text = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
-            found.append(json.loads(text))
+            result.append(json.loads(text))
             print(text.strip(), flush=True)
-    return found
+    return result
 
 
 def draw(points: list[dict[str, float]], path: Path) -> None:

@@ -89,8 +89,8 @@ def measured(cifar10: Path | None) -> Iterator[tuple[str, dict[str, float]]]:
 
 def _apart(job: Path) -> dict[str, float]:
     done = subprocess.run([sys.executable, __file__, job], capture_output=True, text=True, check=True)  # noqa: S603
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def medians(
             times[way].append(seconds(function))
         if time.perf_counter() - start > options.seconds:
             break
-    return [statistics.median(found) for found in times.values()]
+    return [statistics.median(result) for result in times.values()]
 
 
 def plain(made: Workload) -> Callable[[], Blocks]:
@@ -134,8 +134,8 @@ def paths_table(options: argparse.Namespace) -> Table:
                 ways[path] = ours(made, path)[0]
             except ModelError:
                 continue  # not for this network
-        found = dict(zip(ways, medians(ways, options, 3), strict=True))
-        yield [name, *(f"{found['plain'] / found[path]:.1f}×" if path in found else "–" for path in names)]
+        record = dict(zip(ways, medians(ways, options, 3), strict=True))
+        yield [name, *(f"{record['plain'] / record[path]:.1f}×" if path in record else "–" for path in names)]
 
 
 def others_table(options: argparse.Namespace) -> Table:

@@ -44,8 +44,8 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     table = tomllib.loads(text)
     job = parse_job(table, "docs")
     assert isinstance(job.data, TableData)
-    told = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
-    assert set(TableData.model_fields) - told == {"clients", "rows"}
+    names = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
+    assert set(TableData.model_fields) - names == {"clients", "rows"}
     assert set(table["labels"]) == {"silo", "sharing", "positive"}
     for key in Labels.model_fields:
         assert f"`{key}`" in LABELS_PAGE
@@ -90,13 +90,13 @@ def test_the_readme_names_the_two_commands() -> None:
 def result_tables() -> dict[str, dict[int, dict[int, list[float]]]]:
     """Return the times of the results' tables by section, K and Q."""
     page = (ROOT / "docs" / "results.md").read_text()
-    found: dict[str, dict[int, dict[int, list[float]]]] = {}
+    result: dict[str, dict[int, dict[int, list[float]]]] = {}
     for section in page.split("\n### ")[1:]:
         title = section.splitlines()[0]
         for q, k, row in re.findall(r"^\| Q = (\d+), K = (\d+) \|(.*)\|$", section, re.MULTILINE):
             times = [float(cell.strip().replace(",", "")) for cell in row.split("|")[-2:]]
-            found.setdefault(title, {}).setdefault(int(k), {})[int(q)] = times
-    return found
+            result.setdefault(title, {}).setdefault(int(k), {})[int(q)] = times
+    return result
 
 
 @pytest.mark.parametrize(

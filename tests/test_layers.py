@@ -40,15 +40,15 @@ OUTSIDE_CORE = {
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module
-            found.add(node.module)
-    return found
+            result.add(node.module)
+    return result
 
 
 def test_every_layer_imports_only_layers_below_it() -> None:

@@ -110,9 +110,9 @@ def main() -> None:
         print(f"Train with: tdcd train {options.out / 'income.toml'}")
         return
     here = (folder / name for folder in (Path(), HERE) for name in ("credit_default.csv", "credit_default.csv.xz"))
-    found = options.credit or next((path for path in here if path.exists()), None)
-    if found:
-        write(credit(found), options.out / "loans")
+    result = options.credit or next((path for path in here if path.exists()), None)
+    if result:
+        write(credit(result), options.out / "loans")
     else:
         print("There is no credit_default.csv here: the built-in tumours stand in for customers.")
         write(built_in(), options.out / "loans")

@@ -55,10 +55,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; there is {listed(known)}" if known else ""
+    return f"; there is {join_names(known)}" if known else ""
 
 
-def listed(words: Iterable[object], most: int = 5) -> str:
+def join_names(words: Iterable[object], most: int = 5) -> str:
     """Write a list for a sentence, cut after ``most`` of its words: ``a, b, c and 4 more``."""
     texts = [str(word) for word in words]
     if len(texts) > most:

@@ -73,7 +73,7 @@ def check_run(path: Path) -> None:
         raise RunError(f"{path} is a file; name the directory of a run")
     if (path / "sweep.json").exists():
         raise RunError(f"{path} is a sweep, not a run; its runs are in {path / 'runs'}")
-    inside = sorted(found.parent.name for found in path.glob("*/job.toml"))
+    inside = sorted(result.parent.name for result in path.glob("*/job.toml"))
     hint = f"; there are runs in it, such as {path / inside[0]}" if inside else ""
     raise RunError(f"{path} is not a run: it has no job.toml{hint}")
 
@@ -97,17 +97,17 @@ def read_lines(path: Path) -> list[Any]:
     Raises:
         RunError: another line is damaged, or the file cannot be read; names it.
     """
-    found = []
+    result = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(json.loads(line))
+            result.append(json.loads(line))
         except ValueError as error:
             raise RunError(f"{path}: line {number} is damaged: {error}") from error
-    return found
+    return result
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -54,12 +54,12 @@ def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iter
         place = ".".join(str(part) for part in problem["loc"] if part not in tags)
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
         message = re.sub(r"valid dictionary( or instance of \w+)?", "table", message)
-        told = {name: str(value).replace("'", "") for name, value in problem.get("ctx", {}).items()}
+        record = {name: str(value).replace("'", "") for name, value in problem.get("ctx", {}).items()}
         if problem["type"] == "union_tag_not_found":
-            message = f"needs a {told['discriminator']}"
+            message = f"needs a {record['discriminator']}"
         elif problem["type"] == "union_tag_invalid":
-            place = f"{place}.{told['discriminator']}"
-            message = f"'{told['tag']}' is not known{nearest(told['tag'], told['expected_tags'].split(', '))}"
+            place = f"{place}.{record['discriminator']}"
+            message = f"'{record['tag']}' is not known{nearest(record['tag'], record['expected_tags'].split(', '))}"
         elif problem["type"] not in ("unknown_key", "missing", "value_error"):
             message += f" (is {problem['input']!r})"
         yield f"{place}: {message}" if place else message

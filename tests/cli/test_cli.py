@@ -30,9 +30,9 @@ def spawn(*words: object, **more: Any) -> "subprocess.Popen[str]":
 
 def write_job(**changes: Any) -> Path:
     """Write the breast-cancer job with some lines changed: section_key="value in TOML"."""
-    from tdcd.experiments.job import embedded
+    from tdcd.experiments.job import embedded_job_text
 
-    text = embedded("breast-cancer")
+    text = embedded_job_text("breast-cancer")
     for key, value in changes.items():
         text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
         assert count == 1, key

@@ -101,9 +101,9 @@ def test_check_shows_how_tables_are_understood(capsys: pytest.CaptureFixture[str
         "person,z,w\n" + "".join(f"{n},{'a' if n % 2 else n},{n if n % 3 else 'x'}\n" for n in range(60))
     )
     assert tdcd_command("check", job) == 2
-    told = capsys.readouterr().err
-    assert "column 'z' holds numbers and texts" in told
-    assert "column 'w' holds numbers and texts" in told
+    text = capsys.readouterr().err
+    assert "column 'z' holds numbers and texts" in text
+    assert "column 'w' holds numbers and texts" in text
     assert tdcd_command("check", "digits") == 0
     assert "left" in capsys.readouterr().out
 
@@ -147,9 +147,9 @@ def test_align(capsys: pytest.CaptureFixture[str]) -> None:
     assert tdcd_command("train", job, "--quiet") == 2
     assert "mine.parquet: no such alignment; make it with: tdcd align" in capsys.readouterr().err
     assert tdcd_command("align", job, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["common"] == 55
-    assert told["silos"]["bank"]["north"] == {"rows": 40, "common": 35}
+    record = json.loads(capsys.readouterr().out)
+    assert record["common"] == 55
+    assert record["silos"]["bank"]["north"] == {"rows": 40, "common": 35}
     assert tdcd_command("train", job, "--out", "run") == 0
     assert "55 IDs are in all silos; rows without them: bank 5 of 60, insurer 10 of 65" in capsys.readouterr().out
     Path("all.csv").write_text("person,z\n1,2\n")

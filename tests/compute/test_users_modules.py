@@ -200,12 +200,12 @@ def leaky(*, in_place: bool) -> nn.Module:
 def test_every_step_sees_the_same_rows(path: str, make: Callable[..., nn.Module]) -> None:
     """A network that writes to its rows trains as one that copies them first."""
     made = problem(["linear", "linear"], [6, 2], samples=40, batch=30, outputs=3, steps=LocalSteps(5), rate=0.3)
-    found = {}
+    record = {}
     for in_place in (False, True):
         torch.manual_seed(0)
         own = with_module(made, make(in_place=in_place))
-        found[in_place] = own.run(own.engine(path), 3)
-    assert distance(found[True], found[False]) < 1e-12
+        record[in_place] = own.run(own.engine(path), 3)
+    assert distance(record[True], record[False]) < 1e-12
 
 
 class Alternates(nn.Module):
@@ -280,9 +280,9 @@ def test_a_network_that_draws_for_many_rows_only(most: int, workers: int) -> Non
     expected = made.run(made.engine("oracle"), 3)
     torch.manual_seed(7)
     before = torch.random.get_rng_state()
-    found = made.run(made.engine("auto", workers), 3)
+    result = made.run(made.engine("auto", workers), 3)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert distance(found, expected) < 1e-12
+    assert distance(result, expected) < 1e-12
 
 
 def test_hooks_on_weights_are_refused() -> None:
@@ -313,7 +313,7 @@ def test_large_whole_numbers_stay_what_they_are(path: str, averaging: str) -> No
     torch.manual_seed(0)
     made = problem(["linear"], [4], samples=40, batch=30, outputs=3, averaging=averaging)  # type: ignore[arg-type]
     made = with_module(made, Remembers())
-    found = made.run(made.engine(path), 2)["silo-0"]
-    assert found["key"][:2].tolist() == [2**62 + 1, -(2**60) - 3]
-    assert found["flag"].tolist() == [True, False]
-    assert found["key"][2] == made.run(made.engine("oracle"), 2)["silo-0"]["key"][2] > 7
+    result = made.run(made.engine(path), 2)["silo-0"]
+    assert result["key"][:2].tolist() == [2**62 + 1, -(2**60) - 3]
+    assert result["flag"].tolist() == [True, False]
+    assert result["key"][2] == made.run(made.engine("oracle"), 2)["silo-0"]["key"][2] > 7

@@ -23,9 +23,9 @@ def test_whole_data_sets_are_embedded_in_pieces(workers: int) -> None:
     network = Network(nn.Sequential(Watched(4, 2), nn.Dropout(0.9)))
     block = network.initial()
     Watched.largest = 0
-    found = embed_whole("a", network, block, rows, Workers(workers))
+    result = embed_whole("a", network, block, rows, Workers(workers))
     assert Watched.largest == whole.PIECE
-    assert torch.allclose(found, network.with_weights(block)(rows), atol=1e-6)
+    assert torch.allclose(result, network.with_weights(block)(rows), atol=1e-6)
 
 
 def test_what_a_module_writes_while_evaluated_is_forgotten() -> None:

@@ -63,7 +63,7 @@ def test_a_count_by_hand_where_one_silo_keeps_the_labels() -> None:
     """The federation above; the bank has the labels, the insurer asks."""
     owners = {"bank": np.array([0, 0, 0, 0, 1, 1, 1, 1]), "insurer": np.array([0, 1, 2, 0, 1, 2, 0, 1])}
     clients, blocks = {"bank": 2, "insurer": 3}, {"bank": 100, "insurer": 1000}
-    stale = Ledger(owners, clients, blocks, 12, keeper="bank")
+    stale = Ledger(owners, clients, blocks, 12, label_holder="bank")
     rows = stale.rows(np.array([0, 1, 2, 3, 6]))
     # bank:    up 2 blocks, 5 rows of embeddings, 5 answers; down 2 blocks, 5 rows of the insurer's embeddings
     # insurer: up 3 blocks and 5 rows; down 3 blocks and 5 answers
@@ -72,9 +72,9 @@ def test_a_count_by_hand_where_one_silo_keeps_the_labels() -> None:
     exact = replace(stale, asked=4)  # three times more: rows and answers everywhere
     more = 3 * 60
     assert exact.traffic(rows) == Traffic(3380 + 2 * more, 3320 + 2 * more, 120 + 2 * more)
-    bare = Ledger(owners, clients, {"insurer": 1000}, 12, keeper="bank")  # the bank has labels only
-    assert bare.traffic(rows) == Traffic(60 + 3000 + 60, 60 + 3000 + 60, 120)
-    alone = Ledger({"bank": owners["bank"]}, {"bank": 2}, {"bank": 100}, 12, keeper="bank")
+    label_only = Ledger(owners, clients, {"insurer": 1000}, 12, label_holder="bank")  # the bank has labels only
+    assert label_only.traffic(rows) == Traffic(60 + 3000 + 60, 60 + 3000 + 60, 120)
+    alone = Ledger({"bank": owners["bank"]}, {"bank": 2}, {"bank": 100}, 12, label_holder="bank")
     assert alone.traffic(rows) == Traffic(260, 260, 0)  # nobody asks
 
 
@@ -117,8 +117,8 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
             model = client_model(task, k, at_client[silo, k], round_)
             x, y = torch.stack([task.features[p] for p in held]), torch.stack([task.labels[p] for p in held])
             local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y))
-            found = {name: tensor.detach() for name, tensor in named_tensors(model)}
-            returned.append(post.carry_block("client_to_hub", found))
+            record = {name: tensor.detach() for name, tensor in named_tensors(model)}
+            returned.append(post.carry_block("client_to_hub", record))
             weights.append(1.0 if task.averaging == "uniform" else float(len(held)))
         total = sum(weights)
         result[silo] = {}
@@ -129,7 +129,7 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
 
 
 def asking_round(
-    problem: Problem, blocks: Blocks, number: int, post: PostOffice, keeper: str, sharing: Sharing
+    problem: Problem, blocks: Blocks, number: int, post: PostOffice, label_holder: str, sharing: Sharing
 ) -> Blocks:
     """Run a round in which only the clients of one silo have labels, all silos step by step together.
 
@@ -137,7 +137,7 @@ def asking_round(
     """
     round_, tasks = problem.round(number), problem.tasks
     zeta, order = set(round_.batch.tolist()), round_.batch.tolist()
-    labels, owner = problem.tasks["silo-0"].labels, problem.tasks.get(keeper, problem.tasks["silo-0"])
+    labels, owner = problem.tasks["silo-0"].labels, problem.tasks.get(label_holder, problem.tasks["silo-0"])
     holders = {k: own for k in range(len(owner.roster.clients)) if (own := held_samples(owner, k, zeta))}
 
     def by_sample(rows: Tensor, samples: list[int]) -> dict[int, Tensor]:
@@ -151,41 +151,41 @@ def asking_round(
     for (silo, k), samples in held.items():
         models[silo, k] = client_model(tasks[silo], k, post.carry_block("hub_to_client", blocks[silo]), round_)
         with torch.no_grad():
-            found = copy.deepcopy(models[silo, k])(torch.stack([tasks[silo].features[p] for p in samples]))
-        now[silo] |= by_sample(post.carry("client_to_hub", found), samples)
+            match = copy.deepcopy(models[silo, k])(torch.stack([tasks[silo].features[p] for p in samples]))
+        now[silo] |= by_sample(post.carry("client_to_hub", match), samples)
 
     def answer(scores: dict[int, Tensor], know_own: bool) -> dict[int, Tensor]:
         """The hub of the labels asks its clients; the first time they add their own embeddings to what it sends."""
-        told: dict[int, Tensor] = {}
+        record: dict[int, Tensor] = {}
         for samples in holders.values():
-            own = torch.stack([now[keeper][p] if know_own else torch.zeros_like(scores[p]) for p in samples])
+            own = torch.stack([now[label_holder][p] if know_own else torch.zeros_like(scores[p]) for p in samples])
             sent = post.carry("hub_to_client", torch.stack([scores[p] for p in samples]) - own)
             z = (sent + own).requires_grad_()
             y = torch.stack([labels[p] for p in samples])
             (mean_loss(problem.objective, z, y) * len(samples)).backward()  # type: ignore[no-untyped-call]
             assert z.grad is not None
-            told |= by_sample(post.carry("client_to_hub", z.grad), samples)
-        return told
+            record |= by_sample(post.carry("client_to_hub", z.grad), samples)
+        return record
 
     def mailed(rows: dict[int, Tensor]) -> dict[int, Tensor]:
         return by_sample(post.carry("hub_to_hub", torch.stack([rows[p] for p in order])), order)
 
     first = {silo: dict(rows) for silo, rows in now.items()}
-    askers = [silo for silo in tasks if silo != keeper]
+    askers = [silo for silo in tasks if silo != label_holder]
     optimisers = {who: sgd(model, tasks[who[0]], round_.rate) for who, model in models.items()}
     for turn in range(tasks["silo-0"].steps.count if sharing == "exact" else 1):
         at_keeper = {silo: mailed(now[silo]) for silo in askers}
-        told: dict[str, dict[int, Tensor]] = {}
+        record: dict[str, dict[int, Tensor]] = {}
         if turn == 0:
             total = {p: sum((rows[p] for rows in first.values()), torch.zeros(())) for p in order}
-            told = dict.fromkeys(askers, answer(total, keeper in tasks))
+            record = dict.fromkeys(askers, answer(total, label_holder in tasks))
         else:
             for silo in askers:
                 others = [rows for other, rows in first.items() if other != silo]
                 z = {p: sum((rows[p] for rows in others), at_keeper[silo][p]) for p in order}
-                told[silo] = answer(z, know_own=False)
+                record[silo] = answer(z, know_own=False)
         for silo in askers:
-            at_hub = mailed(told[silo])
+            at_hub = mailed(record[silo])
             for (j, k), samples in held.items():
                 if j != silo:
                     continue
@@ -196,10 +196,10 @@ def asking_round(
                     step(model, x, answers, task, optimisers[silo, k])
                 if sharing == "exact" and turn < task.steps.count - 1:
                     with torch.no_grad():
-                        found = copy.deepcopy(model)(x)
-                    now[silo] |= by_sample(post.carry("client_to_hub", found), samples)
+                        match = copy.deepcopy(model)(x)
+                    now[silo] |= by_sample(post.carry("client_to_hub", match), samples)
     for (silo, k), samples in held.items():
-        if silo == keeper:
+        if silo == label_holder:
             task = tasks[silo]
             x, y = torch.stack([task.features[p] for p in samples]), torch.stack([labels[p] for p in samples])
             sums = [
@@ -212,8 +212,8 @@ def asking_round(
         returned, weights = [], []
         for k in range(len(task.roster.clients)):
             if (silo, k) in held:
-                found = {name: tensor.detach() for name, tensor in named_tensors(models[silo, k])}
-                returned.append(post.carry_block("client_to_hub", found))
+                match = {name: tensor.detach() for name, tensor in named_tensors(models[silo, k])}
+                returned.append(post.carry_block("client_to_hub", match))
             else:
                 returned.append(blocks[silo])
             weights.append(1.0 if task.averaging == "uniform" else float(len(held.get((silo, k), ()))))
@@ -252,31 +252,33 @@ def step(model: nn.Module, x: Tensor, answers: Tensor, task: SiloTask, optimiser
     st.sampled_from(["exact", "stale"]),
 )
 def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
-    problem: Problem, keeper: str, sharing: Sharing
+    problem: Problem, label_holder: str, sharing: Sharing
 ) -> None:
     tasks = problem.tasks
-    if keeper == "silo-1" and keeper not in tasks:
-        keeper = "registry"
-    if not set(tasks) - {keeper}:
+    if label_holder == "silo-1" and label_holder not in tasks:
+        label_holder = "registry"
+    if not set(tasks) - {label_holder}:
         return
-    silos = {silo: task.roster for silo, task in tasks.items()} | {keeper: tasks.get(keeper, tasks["silo-0"]).roster}
+    silos = {silo: task.roster for silo, task in tasks.items()} | {
+        label_holder: tasks.get(label_holder, tasks["silo-0"]).roster
+    }
     ledger = Ledger(
         owners={silo: roster.owner.numpy() for silo, roster in silos.items()},
         clients={silo: len(roster.clients) for silo, roster in silos.items()},
         blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
         row=tasks["silo-0"].width * 8,
-        keeper=keeper,
+        label_holder=label_holder,
         asked=tasks["silo-0"].steps.count if sharing == "exact" else 1,
     )
-    private = PrivateLabels(keeper, sharing, tasks["silo-0"].labels, problem.objective)
+    private = PrivateLabels(label_holder, sharing, tasks["silo-0"].labels, problem.objective)
     blocks = problem.initial()
     for number in (1, 2):
         post = PostOffice()
         expected = oracle_round(blocks, problem.round(number), tasks, private)
-        blocks = asking_round(problem, blocks, number, post, keeper, sharing)
+        blocks = asking_round(problem, blocks, number, post, label_holder, sharing)
         assert distance(blocks, expected) < 1e-9
-        found = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
-        assert found == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
+        result = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
+        assert result == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
 
 
 @settings(max_examples=40)
@@ -294,5 +296,5 @@ def test_it_weighs_what_a_post_office_carries(problem: Problem) -> None:
         expected = oracle_round(blocks, problem.round(number), problem.tasks)
         blocks = posted_round(problem, blocks, number, post)
         assert distance(blocks, expected) < 1e-9  # these messages are enough to train with
-        found = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
-        assert found == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
+        result = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
+        assert result == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})

@@ -10,20 +10,20 @@ SCORES = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0), dtype=
 
 def test_cross_entropy_is_torchs_for_any_leading_shape() -> None:
     labels = torch.randint(3, (4, 6))
-    found = CrossEntropy().losses(SCORES, labels)
-    assert found.shape == (4, 6)
+    result = CrossEntropy().losses(SCORES, labels)
+    assert result.shape == (4, 6)
     for group in range(4):
         expected = F.cross_entropy(SCORES[group], labels[group], reduction="none")
-        assert torch.allclose(found[group], expected)
+        assert torch.allclose(result[group], expected)
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.5])
 def test_binary_cross_entropy_is_torchs(weight: float) -> None:
     labels = torch.randint(2, (4, 6)).double()
-    found = BinaryCrossEntropy(weight).losses(SCORES[..., :1], labels)
+    result = BinaryCrossEntropy(weight).losses(SCORES[..., :1], labels)
     probability = SCORES[..., 0].sigmoid()
     expected = -weight * labels * probability.log() - (1 - labels) * (1 - probability).log()
-    assert torch.allclose(found, expected)
+    assert torch.allclose(result, expected)
 
 
 def test_squared_error_averages_over_targets() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.data.alignment import Alignment, Keys, align, gathered, parts_from, read_keys, same_kind
+from tdcd.data.alignment import Alignment, Keys, align, gather_facts, parts_from, read_keys, same_kind
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table
 from tdcd.data.tablesettings import TableSettings
@@ -30,23 +30,23 @@ IDS = st.lists(st.integers(0, 30), min_size=1, max_size=25, unique=True)
 @given(st.lists(IDS, min_size=1, max_size=4), st.integers(1, 3), st.booleans(), st.randoms(use_true_random=False))
 def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int, texts: bool, random: Any) -> None:
     ids: list[list[Any]] = [[f"{value:02d}" for value in own] if texts else list(own) for own in silos]
-    told = {
+    record = {
         f"silo {number}": [keys(f"silo {number}", str(k), own[k::clients]) for k in range(clients) if own[k::clients]]
         for number, own in enumerate(ids)
     }
     common = sorted(set(ids[0]).intersection(*ids[1:]))
     if not common:
         with pytest.raises(DataError, match="no ID is in all silos"):
-            align(told, {})
+            align(record, {})
         return
-    alignment = align(told, {})
+    alignment = align(record, {})
     assert alignment.ids.tolist() == common
-    for silo, own in zip(told, ids, strict=True):
+    for silo, own in zip(record, ids, strict=True):
         shares = alignment.shares[silo]
         assert sum(share.rows for share in shares.values()) == len(own)
         assert sum(share.common for share in shares.values()) == len(common)
     shuffled = {silo: [Keys(k.table, np.array(random.sample(k.ids.tolist(), len(k.ids))), {}) for k in own]
-                for silo, own in told.items()}  # fmt: skip
+                for silo, own in record.items()}  # fmt: skip
     again = align(shuffled, {})
     assert again.fingerprint == alignment.fingerprint
     assert again.shares == alignment.shares
@@ -78,11 +78,11 @@ def test_ids_that_cannot_be_aligned(silos: Mapping[str, Sequence[Keys]], message
 
 
 def test_the_file(tmp_path: Path) -> None:
-    told = {
+    record = {
         "bank": [keys("bank", "north", [9, 3, 5], y=["0", "1", "0"], part=["train", "test", "train"])],
         "insurer": [keys("insurer", "a", [5, 1]), keys("insurer", "b", [2, 9, 3])],
     }
-    alignment = align(told, {"label": ("bank", "y"), "part": ("bank", "part")})
+    alignment = align(record, {"label": ("bank", "y"), "part": ("bank", "part")})
     assert alignment.ids.tolist() == [3, 5, 9]
     assert alignment.handed["label"].tolist() == ["1", "0", "0"]
     assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
@@ -95,7 +95,7 @@ def test_the_file(tmp_path: Path) -> None:
         "label": ["1", "0", "0"],
         "part": ["test", "train", "train"],
     }
-    again.verify(told, "x")
+    again.verify(record, "x")
     assert pl.read_parquet(path).columns == ["id", "label", "part"]
     pl.read_parquet(path).write_parquet(path)
     with pytest.raises(DataError, match=r"x.parquet: damaged, not an alignment of tdcd"):
@@ -116,24 +116,26 @@ def test_the_file(tmp_path: Path) -> None:
 
 
 def test_every_client_is_verified() -> None:
-    told = {
+    record = {
         "bank": [keys("bank", "north", [1, 2]), keys("bank", "south", [3, 4, 9])],
         "insurer": [keys("insurer", "all", [4, 3, 2, 1])],
     }
-    alignment = align(told, {})
-    alignment.verify(told | {"bank": [told["bank"][0], keys("bank", "south", [4, 3, 77])]}, "it")  # 9 was not common
+    alignment = align(record, {})
+    alignment.verify(
+        record | {"bank": [record["bank"][0], keys("bank", "south", [4, 3, 77])]}, "it"
+    )  # 9 was not common
     for bank, message in (
         (
-            [told["bank"][0], keys("bank", "south", [3, 9])],
+            [record["bank"][0], keys("bank", "south", [3, 9])],
             "silo 'bank', client 'south' .* 1 of the common ones now, 2",
         ),
         ([keys("bank", "north", [1, 3]), keys("bank", "south", [2, 4])], "client 'north' .* does not hold the IDs"),
-        ([told["bank"][0]], "these clients of silo 'bank' are not in both it and the job: south"),
+        ([record["bank"][0]], "these clients of silo 'bank' are not in both it and the job: south"),
     ):
         with pytest.raises(DataError, match=message):
-            alignment.verify(told | {"bank": bank}, "it")
+            alignment.verify(record | {"bank": bank}, "it")
     with pytest.raises(DataError, match="it is of the silos bank, insurer, the job has bank; align again"):
-        alignment.verify({"bank": told["bank"]}, "it")
+        alignment.verify({"bank": record["bank"]}, "it")
 
 
 def test_one_kind_of_ids_in_a_silo(tmp_path: Path) -> None:
@@ -177,6 +179,6 @@ def test_parts_are_words() -> None:
 
 
 def test_gathered_is_by_id() -> None:
-    told = {"bank": [keys("bank", "a", [3, 1], y=[30.0, 10.0]), keys("bank", "b", [2, 9], y=[20.0, 90.0])],
+    record = {"bank": [keys("bank", "a", [3, 1], y=[30.0, 10.0]), keys("bank", "b", [2, 9], y=[20.0, 90.0])],
             "insurer": [keys("insurer", "all", [1, 2, 3])]}  # fmt: skip
-    assert gathered(align(told, {}), told["bank"], "y").tolist() == [10.0, 20.0, 30.0]
+    assert gather_facts(align(record, {}), record["bank"], "y").tolist() == [10.0, 20.0, 30.0]

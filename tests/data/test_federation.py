@@ -134,9 +134,9 @@ def test_the_fingerprint_sees_every_part() -> None:
 def test_arrays_of_every_kind_are_taken() -> None:
     expected = Federation.from_silos([silo()], Y).samples.features["bank"]
     for features in (X[:, ::-1][:, ::-1], X.astype(">f8"), X.astype(np.longdouble), X.tolist(), torch.tensor(X)):
-        found = Federation.from_silos([silo(features=features)], Y)
-        assert torch.equal(found.samples.features["bank"], expected)
-        assert found.fingerprint()
+        result = Federation.from_silos([silo(features=features)], Y)
+        assert torch.equal(result.samples.features["bank"], expected)
+        assert result.fingerprint()
     read_only = X.copy()
     read_only.flags.writeable = False
     assert torch.equal(Federation.from_silos([silo(features=read_only)], Y).samples.features["bank"], expected)

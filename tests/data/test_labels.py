@@ -1,33 +1,33 @@
 import numpy as np
 import pytest
 
-from tdcd.data.labels import Loss, coded
+from tdcd.data.labels import Loss, encode_labels
 from tdcd.errors import DataError
 
 
 def test_binary() -> None:
-    labels, classes = coded(np.array(["1", "0", "1"]), "binary-cross-entropy")
+    labels, classes = encode_labels(np.array(["1", "0", "1"]), "binary-cross-entropy")
     assert labels.tolist() == [1, 0, 1]
     assert classes == ("0", "1")
-    labels, classes = coded(np.array(["<=50K", ">50K", "<=50K"]), "binary-cross-entropy", ">50K")
+    labels, classes = encode_labels(np.array(["<=50K", ">50K", "<=50K"]), "binary-cross-entropy", ">50K")
     assert labels.tolist() == [0, 1, 0]
     assert classes == ("<=50K", ">50K")
-    labels, classes = coded(np.array(["2", "1"]), "binary-cross-entropy", 1)
+    labels, classes = encode_labels(np.array(["2", "1"]), "binary-cross-entropy", 1)
     assert labels.tolist() == [0, 1]
     assert classes == ("2", "1")
 
 
 def test_classes_are_in_ascending_order() -> None:
-    labels, classes = coded(np.array(["10", "2", "10", "3"]), "cross-entropy")
+    labels, classes = encode_labels(np.array(["10", "2", "10", "3"]), "cross-entropy")
     assert labels.tolist() == [2, 0, 2, 1]
     assert classes == ("2", "3", "10")
-    labels, classes = coded(np.array(["pear", "apple"]), "cross-entropy")
+    labels, classes = encode_labels(np.array(["pear", "apple"]), "cross-entropy")
     assert labels.tolist() == [1, 0]
     assert classes == ("apple", "pear")
 
 
 def test_regression() -> None:
-    labels, classes = coded(np.array(["1.5", "-2"]), "squared-error")
+    labels, classes = encode_labels(np.array(["1.5", "-2"]), "squared-error")
     assert labels.tolist() == [1.5, -2.0]
     assert classes == ()
 
@@ -44,4 +44,4 @@ def test_regression() -> None:
 )
 def test_labels_that_do_not_fit(values: object, loss: Loss, positive: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        coded(np.array(values), loss, positive)
+        encode_labels(np.array(values), loss, positive)

@@ -24,7 +24,7 @@ ROW = st.tuples(
 )
 
 
-def surveyed(table: Table, columns: list[str], training: list[bool]) -> Survey:
+def survey_table(table: Table, columns: list[str], training: list[bool]) -> Survey:
     survey, start = Survey(table, columns), 0
     for batch in table.batches(["id", *columns]):
         survey.look(batch, np.array(training[start : start + batch.frame.height]))
@@ -70,7 +70,7 @@ def test_it_is_that_of_the_joined_rows(
                 path = Path(folder) / f"{client}.{'csv' if csv else 'parquet'}"
                 made.append(table(path, content, f"client {client}", rare=rare))
                 flags.append([training[k] for k in own])
-        preparation = fit(map(surveyed, made, [COLUMNS] * len(made), flags), COLUMNS, rare)
+        preparation = fit(map(survey_table, made, [COLUMNS] * len(made), flags), COLUMNS, rare)
         numbers = np.concatenate([applied(preparation, part) for part in made])
     order = [k for client in range(clients) for k in range(client, len(rows), clients)]
     mean, deviation = np.mean(known), np.std(known) or np.inf  # a constant column tells nothing
@@ -107,11 +107,11 @@ def test_sums_add_up_without_cancelling(values: list[float], cut: int, offset: f
 def test_rare_unknown_and_missing(tmp_path: Path) -> None:
     rows = {"id": range(8), "job": ["cook"] * 3 + ["nurse"] * 3 + ["smith", None]}
     trained = table(tmp_path / "a.csv", rows, rare=2)
-    preparation = fit([surveyed(trained, ["job"], [True] * 8)], ["job"], 2)
+    preparation = fit([survey_table(trained, ["job"], [True] * 8)], ["job"], 2)
     assert preparation.outputs == ["job = cook", "job = nurse", "job other", "job missing"]
     new = table(tmp_path / "b.csv", {"id": range(4), "job": ["nurse", "smith", "astronaut", ""]})
     assert applied(preparation, new).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    none_rare = fit([surveyed(trained, ["job"], [True] * 6 + [False] * 2)], ["job"], 2)
+    none_rare = fit([survey_table(trained, ["job"], [True] * 6 + [False] * 2)], ["job"], 2)
     assert none_rare.outputs == ["job = cook", "job = nurse"]
     assert applied(none_rare, new).tolist() == [[0, 1], [0, 0], [0, 0], [0, 0]]
 
@@ -119,7 +119,7 @@ def test_rare_unknown_and_missing(tmp_path: Path) -> None:
 def test_codes_are_categories_when_the_job_says_so(tmp_path: Path) -> None:
     north = table(tmp_path / "a.csv", {"id": range(4), "region": [1, 2, 1, 2]}, categories=["region"])
     south = table(tmp_path / "b.parquet", {"id": range(3), "region": [2.0, 3.0, 3.0]}, "south", categories=["region"])
-    surveys = [surveyed(north, ["region"], [True] * 4), surveyed(south, ["region"], [True] * 3)]
+    surveys = [survey_table(north, ["region"], [True] * 4), survey_table(south, ["region"], [True] * 3)]
     preparation = fit(surveys, ["region"], 1)
     assert preparation.outputs == ["region = 1", "region = 2", "region = 3"]
     assert applied(preparation, south).tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 1]]
@@ -128,9 +128,9 @@ def test_codes_are_categories_when_the_job_says_so(tmp_path: Path) -> None:
 def test_numbers_that_are_too_large(tmp_path: Path) -> None:
     huge = table(tmp_path / "a.csv", {"id": range(2), "a": [1.7e308, -1.7e308]})
     with pytest.raises(DataError, match="silo 'bank': column 'a' holds numbers too large to be standardised"):
-        fit([surveyed(huge, ["a"], [True] * 2)], ["a"], 1)
+        fit([survey_table(huge, ["a"], [True] * 2)], ["a"], 1)
     usual = table(tmp_path / "b.csv", {"id": range(2), "a": [1, 2]})
-    preparation = fit([surveyed(usual, ["a"], [True] * 2)], ["a"], 1)
+    preparation = fit([survey_table(usual, ["a"], [True] * 2)], ["a"], 1)
     with pytest.raises(DataError, match="a.csv.*column 'a' holds a number too large in row 1"):
         applied(preparation, huge)
 
@@ -139,21 +139,21 @@ def test_columns_with_too_many_texts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tdcd.data.preparation.MOST_CATEGORIES", 10)
     made = table(tmp_path / "a.csv", {"id": range(20), "a": [f"name {n}" for n in range(20)]})
     with pytest.raises(DataError, match="column 'a' holds more than 10 different texts; leave it out"):
-        fit([surveyed(made, ["a"], [True] * 20)], ["a"], 1)
+        fit([survey_table(made, ["a"], [True] * 20)], ["a"], 1)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     rows = {"id": range(3), "a": ["1", "x", "2"], "b": ["1,5", "2,5", "3,5"], "c": [1, 2, 3], "d": ["p", "q", "r"]}
     made = table(tmp_path / "a.csv", rows)
     with pytest.raises(DataError) as caught:
-        fit([surveyed(made, ["a", "b", "c", "d"], [True] * 3)], ["a", "b", "c", "d"], 2)
-    found = str(caught.value).splitlines()
-    assert [line.split("column '")[1][0] for line in found] == ["a", "b", "d"]
+        fit([survey_table(made, ["a", "b", "c", "d"], [True] * 3)], ["a", "b", "c", "d"], 2)
+    result = str(caught.value).splitlines()
+    assert [line.split("column '")[1][0] for line in result] == ["a", "b", "d"]
 
 
 def test_a_constant_column_is_zero_but_for_rounding(tmp_path: Path) -> None:
     made = table(tmp_path / "a.csv", {"id": range(30), "a": [0.1] * 29 + [0.2]})
-    preparation = fit([surveyed(made, ["a"], [True] * 29 + [False])], ["a"], 1)
+    preparation = fit([survey_table(made, ["a"], [True] * 29 + [False])], ["a"], 1)
     assert np.abs(applied(preparation, made)).max() < 0.2
 
 
@@ -161,12 +161,12 @@ def test_dates_and_numbers_do_not_mix(tmp_path: Path) -> None:
     numbers = table(tmp_path / "n.csv", {"id": range(2), "a": [5, 6]})
     dates = table(tmp_path / "d.csv", {"id": range(2), "a": ["2026-01-28", "2026-01-30"]}, "south")
     with pytest.raises(DataError, match="column 'a' holds dates at client 'south' .* and numbers at 'north'"):
-        fit([surveyed(made, ["a"], [True] * 2) for made in (numbers, dates)], ["a"], 1)
-    preparation = fit([surveyed(numbers, ["a"], [True] * 2)], ["a"], 1)
+        fit([survey_table(made, ["a"], [True] * 2) for made in (numbers, dates)], ["a"], 1)
+    preparation = fit([survey_table(numbers, ["a"], [True] * 2)], ["a"], 1)
     with pytest.raises(DataError, match="d.csv.*row 1 is the date '2026-01-28', unlike others"):
         applied(preparation, dates)
-    dated = fit([surveyed(dates, ["a"], [True] * 2)], ["a"], 1)
-    assert dated.columns[0].told() == "dates, 2026-01-29 ± 1 days"
+    dated = fit([survey_table(dates, ["a"], [True] * 2)], ["a"], 1)
+    assert dated.columns[0].describe() == "dates, 2026-01-29 ± 1 days"
     assert applied(dated, dates).tolist() == [[-1], [1]]
 
 
@@ -174,43 +174,43 @@ def test_columns_of_too_many_categories(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("tdcd.data.preparation.MOST_INPUTS", 3)
     made = table(tmp_path / "a.csv", {"id": range(8), "a": list("aabbccdd")})
     with pytest.raises(DataError, match="column 'a' holds 4 categories that occur in 2 training rows"):
-        fit([surveyed(made, ["a"], [True] * 8)], ["a"], 2)
+        fit([survey_table(made, ["a"], [True] * 8)], ["a"], 2)
     empty = table(tmp_path / "b.csv", {"id": range(2), "a": [None, None]}, categories=["a"])
     with pytest.raises(DataError, match="column 'a' has no value in any training row"):
-        fit([surveyed(empty, ["a"], [True] * 2)], ["a"], 2)
+        fit([survey_table(empty, ["a"], [True] * 2)], ["a"], 2)
 
 
 def test_a_constant_column_is_zero(tmp_path: Path) -> None:
     made = table(tmp_path / "a.csv", {"id": range(3), "a": [7, 7, 7]})
-    preparation = fit([surveyed(made, ["a"], [True] * 3)], ["a"], 1)
+    preparation = fit([survey_table(made, ["a"], [True] * 3)], ["a"], 1)
     assert applied(preparation, made).tolist() == [[0], [0], [0]]
 
 
 def test_a_column_that_one_client_lacks_values_of(tmp_path: Path) -> None:
     empty = table(tmp_path / "a.csv", {"id": range(2), "a": [None, None]})
     full = table(tmp_path / "b.csv", {"id": range(2), "a": ["x", "y"]}, "south")
-    preparation = fit([surveyed(empty, ["a"], [True] * 2), surveyed(full, ["a"], [True] * 2)], ["a"], 1)
+    preparation = fit([survey_table(empty, ["a"], [True] * 2), survey_table(full, ["a"], [True] * 2)], ["a"], 1)
     assert preparation.outputs == ["a = x", "a = y", "a missing"]
     assert applied(preparation, empty).tolist() == [[0, 0, 1], [0, 0, 1]]
 
 
 def test_what_cannot_be_prepared(tmp_path: Path) -> None:
-    def fitted(*tables: Table, rare: int = 1) -> Preparation:
-        return fit([surveyed(one, ["a"], [True] * 3) for one in tables], ["a"], rare)
+    def fit_blocks(*tables: Table, rare: int = 1) -> Preparation:
+        return fit([survey_table(one, ["a"], [True] * 3) for one in tables], ["a"], rare)
 
     ids = {"id": range(3)}
     numbers = table(tmp_path / "n.csv", ids | {"a": [1, 2, 3]})
     texts = table(tmp_path / "t.csv", ids | {"a": ["x", "y", "z"]}, "south")
     with pytest.raises(DataError, match=r"column 'a' holds numbers at client 'north' \(.*n.csv\) and texts at 'south'"):
-        fitted(numbers, texts)
+        fit_blocks(numbers, texts)
     with pytest.raises(DataError, match="column 'a' has no value in any row; leave it out with silos.bank.exclude"):
-        fitted(table(tmp_path / "e.csv", ids | {"a": [None] * 3}))
+        fit_blocks(table(tmp_path / "e.csv", ids | {"a": [None] * 3}))
     with pytest.raises(DataError, match="3 different texts .x, y, z., and none occurs in 2 training rows"):
-        fitted(texts, rare=2)
+        fit_blocks(texts, rare=2)
     with pytest.raises(DataError, match="no value in any training row"):
-        fit([surveyed(numbers, ["a"], [False] * 3)], ["a"], 1)
+        fit([survey_table(numbers, ["a"], [False] * 3)], ["a"], 1)
     with pytest.raises(DataError, match="t.csv.*column 'a' holds numbers and texts: row 1 is the text 'x'"):
-        applied(fitted(numbers), texts)
+        applied(fit_blocks(numbers), texts)
 
 
 def test_it_is_written_down(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def test_modelnet(tmp_path: Path) -> None:
     (archive,) = published("modelnet10-12view.tar")
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
-    found = inspect(read("modelnet", tmp_path))
-    assert found["samples"] == "1,000, each 12 × 1 × 112 × 112"
-    assert "toilet/train/47 = toilet/test/19" in found["the same"]
-    assert "2 with different labels" in found["the same"]
+    result = inspect(read("modelnet", tmp_path))
+    assert result["samples"] == "1,000, each 12 × 1 × 112 × 112"
+    assert "toilet/train/47 = toilet/test/19" in result["the same"]
+    assert "2 with different labels" in result["the same"]
 
 
 def test_cifar10() -> None:

@@ -252,8 +252,8 @@ def test_codes_do_not_depend_on_files_and_batches(
     path = tmp_path / f"x.{suffix}"
     frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
     made = Table("bank", "north", path, TableSettings(id="id", categories=["g"]))
-    found = [text for batch in made.batches(["g"]) for text in texts_of(batch, "g")]
-    assert found[:5] + found[6:] == ["1", "2", "2.5", "1", None, "12", "-3"]
+    parts = [text for batch in made.batches(["g"]) for text in texts_of(batch, "g")]
+    assert parts[:5] + parts[6:] == ["1", "2", "2.5", "1", None, "12", "-3"]
 
 
 @pytest.mark.parametrize("cells", [1, 1_000_000])
@@ -308,8 +308,8 @@ def test_numbers_are_read_as_the_file_writes_them(tmp_path: Path) -> None:
     ):
         rows = "".join(f"{n};{cell}\n" for n, cell in enumerate(cells))
         (batch,) = table(tmp_path / "x.csv", f"id;a\n{rows}", **settings).batches(["a"])
-        found = numbers_of(batch, "a")
-        assert (None if found is None else found.values.tolist()) == expected, cells
+        result = numbers_of(batch, "a")
+        assert (None if result is None else result.values.tolist()) == expected, cells
     with pytest.raises(JobError, match="thousands and decimal are the same"):
         TableSettings(id="id", decimal=",", thousands=",")
 

@@ -97,7 +97,7 @@ class Federation:
     fault: Fault = _no_fault
     hub_deadline: float = 60.0
     hubs: dict[str, Hub] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     parties: dict[Identity, Party] = field(default_factory=dict)
     _tasks: dict[Identity, "asyncio.Task[None]"] = field(default_factory=dict)
     _stubs: dict[str, MemoryStub] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Federation:
             shared,
             {name: Peer(name, "memory:1", self._stubs[name], explain) for name in names if name != silo},
             self.hub_deadline,
-            lambda line: self.told.append(f"{silo}: {line}"),
+            lambda line: self.log.append(f"{silo}: {line}"),
         )
 
         async def welcome(link: Link) -> None:
@@ -130,10 +130,10 @@ class Federation:
             names[silo],
             shared.fingerprint,
             self.job.deployment.client_deadline,
-            lambda line: self.told.append(f"{silo}: {line}"),
+            lambda line: self.log.append(f"{silo}: {line}"),
             welcome,
         )
-        hub = Hub(self.job, silo, self.folder / silo, clients, peers, lambda line: self.told.append(f"{silo}: {line}"))
+        hub = Hub(self.job, silo, self.folder / silo, clients, peers, lambda line: self.log.append(f"{silo}: {line}"))
         self.hubs[silo] = hub
         self._stubs[silo].peers = peers
         return hub
@@ -192,8 +192,8 @@ class Federation:
         """Train from the first weights."""
         blocks = {silo: hub.first_block() for silo, hub in self.hubs.items()}
         for number in range(1, count + 1):
-            found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in self.hubs.items()))
-            blocks = {silo: block for silo, (block, _) in zip(self.hubs, found, strict=True)}
+            result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in self.hubs.items()))
+            blocks = {silo: block for silo, (block, _) in zip(self.hubs, result, strict=True)}
         return blocks
 
     async def lose(self, who: Identity) -> None:

@@ -47,15 +47,15 @@ def left(wanted: Job, lost: dict[Identity, int]) -> dict[int, torch.Tensor]:
     """
     rosters = load_data(wanted).federation.rosters
     samples = len(next(iter(rosters.values())).owner)
-    found = {}
+    result = {}
     for number in range(1, ROUNDS + 1):
         batch = wanted.training.drawn(number, samples).numpy()
         for who, since in lost.items():
             roster, needed = rosters[who.silo], who.silo != "registry" or wanted.labels.kept
             if number >= since and needed:
                 batch = batch[roster.owner.numpy()[batch] != roster.clients.index(who.client or "")]
-        found[number] = torch.from_numpy(batch)
-    return found
+        result[number] = torch.from_numpy(batch)
+    return result
 
 
 def check(federation: Federation, lost: dict[Identity, int], watched: Watched, found: Blocks) -> None:
@@ -90,9 +90,9 @@ def test_one_client_is_away_from_the_beginning(
     if silo not in federation.names():
         pytest.skip("no such silo in this mode")
     watched, who = Watched(monkeypatch), Identity(silo, f"{silo}-1")
-    found = trained(federation, [who])
-    check(federation, {who: 1}, watched, found)
-    assert not any("is left out" in line for line in federation.told), "others must not be lost with it"
+    result = trained(federation, [who])
+    check(federation, {who: 1}, watched, result)
+    assert not any("is left out" in line for line in federation.log), "others must not be lost with it"
 
 
 @settings(max_examples=examples(12), deadline=None)
@@ -117,8 +117,8 @@ def test_whoever_dies_whenever_the_rest_is_trained_on(data: st.DataObject) -> No
     federation.fault = fault
     with pytest.MonkeyPatch.context() as monkeypatch:
         watched = Watched(monkeypatch)
-        found = trained(federation, away)
-        check(federation, lost, watched, found)
+        result = trained(federation, away)
+        check(federation, lost, watched, result)
 
 
 @pytest.mark.parametrize("name", ["others", "without", "all", "phi", "answers", "lost", "labels", "w", "of"])
@@ -132,8 +132,8 @@ def test_a_silo_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch, tm
     wanted = with_deadlines(Job.model_validate(table), 60)
     watched, federation = Watched(monkeypatch), Federation(wanted, tmp_path)
     who = Identity("b", "b-1")
-    found = trained(federation, [who])
-    check(federation, {who: 1}, watched, found)
+    result = trained(federation, [who])
+    check(federation, {who: 1}, watched, result)
 
 
 def test_a_round_waits_for_somebody_to_train_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -151,15 +151,15 @@ def test_a_round_waits_for_somebody_to_train_on(monkeypatch: pytest.MonkeyPatch,
             for who in everyone:
                 await federation.lose(who)
             training = asyncio.ensure_future(federation.rounds(ROUNDS))
-            await federation.until(lambda: sum("hold no sample of the mini-batch" in t for t in federation.told) == 3)
+            await federation.until(lambda: sum("hold no sample of the mini-batch" in t for t in federation.log) == 3)
             assert not training.done()
             federation.add_client(back)
             return await training
         finally:
             await federation.stop()
 
-    found = asyncio.run(run())
-    check(federation, dict.fromkeys(others, 1), watched, found)
+    result = asyncio.run(run())
+    check(federation, dict.fromkeys(others, 1), watched, result)
 
 
 async def _nothing() -> None:
@@ -184,9 +184,9 @@ def test_a_round_on_nothing_stops_in_the_end(monkeypatch: pytest.MonkeyPatch, tm
         finally:
             await federation.stop()
 
-    for found in asyncio.run(run()):
-        assert isinstance(found, DeploymentError)
-        assert "hold no sample of the mini-batch of round 1 in common" in str(found)
+    for result in asyncio.run(run()):
+        assert isinstance(result, DeploymentError)
+        assert "hold no sample of the mini-batch of round 1 in common" in str(result)
     assert all(hub.round == 0 for hub in federation.hubs.values())
 
 

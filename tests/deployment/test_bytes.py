@@ -130,7 +130,7 @@ class Sockets:
         self.ports[silo] = await server.start("127.0.0.1:0")
         self._servers.append(server)
 
-    def carried(self) -> Traffic:
+    def apply_momentum(self) -> Traffic:
         """Return what all wires have carried so far, by direction. Hubs answer each other with receipts only."""
         return Traffic(
             client_to_hub=sum(wire.up for wire in self.to_hub.values()),
@@ -176,14 +176,14 @@ def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, tmp_pa
         await federation.start()
         try:
             blocks: dict[str, Block] = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
-            before, counted = federation.carried(), Traffic()
+            before, counted = federation.apply_momentum(), Traffic()
             for number in range(1, ROUNDS + 1):
                 hubs = federation.hubs.items()
-                found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs))
-                blocks = {silo: block for silo, (block, _) in zip(federation.hubs, found, strict=True)}
-                counted = sum((sent for _, sent in found), counted)
+                result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs))
+                blocks = {silo: block for silo, (block, _) in zip(federation.hubs, result, strict=True)}
+                counted = sum((sent for _, sent in result), counted)
             await asyncio.sleep(0.2)  # the last receipts
-            after = federation.carried()
+            after = federation.apply_momentum()
         finally:
             await federation.stop()
         ways = ("client_to_hub", "hub_to_client", "hub_to_hub")

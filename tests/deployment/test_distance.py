@@ -67,6 +67,6 @@ def test_silos_far_apart_end_as_the_simulation_does(tmp_path: Path) -> None:
     assert code == 0, "\n".join(site.log.read_text() for site in federation.sites.values())
     expected = run_job(job).federation
     for silo, run in federation.runs.items():
-        found = load_blocks(run)[silo]
+        result = load_blocks(run)[silo]
         for name, tensor in expected.blocks[silo].items():
-            assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6)
+            assert torch.allclose(result[name], tensor, rtol=0, atol=1e-6)

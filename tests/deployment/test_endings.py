@@ -97,30 +97,30 @@ class HubParty:
     """One hub's part. See Party."""
 
     def __init__(self, hub: str, together: Together) -> None:
-        self.hub, self.together, self.done = hub, together, 0
+        self.hub, self.is_hub, self.done = hub, together, 0
         self.paths: dict[str, str] = {}
 
     def agreed(self, rounds: Sequence[int]) -> int:
-        self.done = self.together.agreed(self.hub, rounds)
+        self.done = self.is_hub.agreed(self.hub, rounds)
         return self.done
 
     def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
-        self.together.exchange(self.hub, f"round {number}")
+        self.is_hub.exchange(self.hub, f"round {number}")
         self.done = number
-        step = number + self.together.epoch / 100
+        step = number + self.is_hub.epoch / 100
         return {self.hub: {"w": blocks[self.hub]["w"] + step}}, Traffic()
 
     def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        loss = self.together.loss(self.done)
+        loss = self.is_hub.loss(self.done)
         verdict = judge({Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}})
-        told = self.together.exchange(self.hub, f"verdict {self.done}", verdict)
+        text = self.is_hub.exchange(self.hub, f"verdict {self.done}", verdict)
         nothing: Measures = {part: {} for part in Part}
         if self.hub != HUBS[0]:
-            return nothing, told[HUBS[0]]
+            return nothing, text[HUBS[0]]
         return {**nothing, Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}}, verdict
 
     def concluded(self, number: int, kept: int = 0) -> bool:
-        self.together.exchange(self.hub, "concluded")
+        self.is_hub.exchange(self.hub, "concluded")
         return True
 
 
@@ -129,7 +129,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
     first = {hub: {"w": torch.zeros(1, dtype=torch.float64)}}
     for _ in range(20):
         try:
-            with RunDirectory.opened(folder / hub, JOB, resume=True, two=True) as opened:
+            with RunDirectory.open(folder / hub, JOB, resume=True, two=True) as opened:
                 loop = Loop(HubParty(hub, together), chosen, {}, Observer(), lambda: first)
                 loop.directory = opened
                 loop.begin({})
@@ -223,8 +223,8 @@ class Alone(Late):
         return {"a": {"w": blocks["a"]["w"] + 1}}, Traffic()
 
     def measured(self, _: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        found: Measures = {part: {"loss": 1.0} for part in Part}
-        return found, judge(found)
+        record: Measures = {part: {"loss": 1.0} for part in Part}
+        return record, judge(record)
 
     def concluded(self, number: int, kept: int = 0) -> bool:
         return False
@@ -240,7 +240,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
         made.directory = opened
         return made
 
-    with RunDirectory.opened(tmp_path / "run", JOB, resume=True, two=True) as opened:
+    with RunDirectory.open(tmp_path / "run", JOB, resume=True, two=True) as opened:
         one = loop(Alone(last))
         one.begin({})
         try:

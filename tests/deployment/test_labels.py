@@ -46,7 +46,7 @@ def keeping(wanted: Job, sharing: str, silo: str = "silo-1", **more: Any) -> Job
 def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
     """Run the oracle on the mini-batches that were left."""
     setup = set_up(wanted)
-    blocks = starting_blocks(setup.networks, None, setup.bare)
+    blocks = starting_blocks(setup.networks, None, setup.label_only)
     for number, batch in sorted(batches.items()):
         round_ = Round(number, batch, wanted.training.rate_of(number))
         blocks = {**blocks, **oracle_round(blocks, round_, setup.tasks, setup.private)}
@@ -69,10 +69,10 @@ def test_it_is_what_the_oracle_computes(
         watched = Watched(monkeypatch)
         table = job(silos, clients, averaging=averaging, batch_size=batch, local_steps=steps)
         kept = patient(keeping(table, sharing))
-        found = deployed(Federation(kept, Path("unused")))
-        same(found, simulated(kept, watched.agreed()))
+        result = deployed(Federation(kept, Path("unused")))
+        same(result, simulated(kept, watched.agreed()))
         if sharing == "exact":  # and that is what labels everywhere give
-            same(found, deployed(Federation(patient(table), Path("unused"))))
+            same(result, deployed(Federation(patient(table), Path("unused"))))
 
 
 def registry(sharing: str, **training: Any) -> Job:
@@ -87,21 +87,21 @@ def test_a_silo_that_has_labels_only(sharing: str, monkeypatch: pytest.MonkeyPat
     watched = Watched(monkeypatch)
     wanted = patient(registry(sharing))
     federation = Federation(wanted, tmp_path)
-    found = deployed(federation)
-    assert found["registry"] == {}
-    same(found, simulated(wanted, watched.agreed()))
+    result = deployed(federation)
+    assert result["registry"] == {}
+    same(result, simulated(wanted, watched.agreed()))
 
     async def run() -> list[Any]:
         again = Federation(wanted, tmp_path / "again")
         await again.start()
         hubs = again.hubs.items()
-        measured = await asyncio.gather(*(hub.measured(found[silo], 4, lambda _: "worse") for silo, hub in hubs))
+        measured = await asyncio.gather(*(hub.measured(result[silo], 4, lambda _: "worse") for silo, hub in hubs))
         await again.stop()
         return [measures for measures, _ in measured]
 
-    told = asyncio.run(run())
-    assert all(bool(measures[Part.TEST]) == (sharing == "shared") for measures in told[:-1])
-    assert told[-1][Part.TEST]["auroc"] > 0.5
+    text = asyncio.run(run())
+    assert all(bool(measures[Part.TEST]) == (sharing == "shared") for measures in text[:-1])
+    assert text[-1][Part.TEST]["auroc"] > 0.5
 
 
 def test_all_hubs_hear_that_a_silo_diverged(tmp_path: Path) -> None:
@@ -111,16 +111,16 @@ def test_all_hubs_hear_that_a_silo_diverged(tmp_path: Path) -> None:
     async def run() -> list[Any]:
         await federation.start()
         blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
-        found: list[Any] = []
+        result: list[Any] = []
         for number in range(1, 5):
             hubs = federation.hubs.items()
             rounds = (hub.one_round(blocks[silo], number) for silo, hub in hubs)
-            found = await asyncio.gather(*rounds, return_exceptions=True)
-            if any(isinstance(one, Exception) for one in found):
+            result = await asyncio.gather(*rounds, return_exceptions=True)
+            if any(isinstance(one, Exception) for one in result):
                 break
-            blocks = {silo: block for silo, (block, _) in zip(federation.hubs, found, strict=True)}
+            blocks = {silo: block for silo, (block, _) in zip(federation.hubs, result, strict=True)}
         await federation.stop()
-        return found
+        return result
 
     assert isinstance(asyncio.run(run())[-1], DivergedError)  # the registry trains nothing that could diverge
 
@@ -169,12 +169,12 @@ def test_a_client_lost_in_any_stage(
         return way if here and asked == (2 if stage in ("step", "answer") and sharing == "exact" else 1) else ""
 
     federation = Federation(wanted, tmp_path, fault)
-    found = deployed(federation)
+    result = deployed(federation)
     batches = watched.agreed()
     assert len(batches[1]) == 24
     assert len(batches[2]) < 24
-    same(found, simulated(wanted, batches))
-    assert any(f"'{silo}-1' is left out" in line for line in federation.told)
+    same(result, simulated(wanted, batches))
+    assert any(f"'{silo}-1' is left out" in line for line in federation.log)
 
 
 @settings(max_examples=10, deadline=None)
@@ -193,17 +193,17 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
         moments = st.tuples(st.sampled_from(everyone), stages, st.integers(1, ROUNDS))
         faults = data.draw(st.dictionaries(moments, st.sampled_from(["die", "hang"]), max_size=3))
         federation.fault = lambda who, message: faults.get((who, message.kind, message.stamp.round), "")
-        found = deployed(federation)
-        same(found, simulated(wanted, watched.agreed()))
+        result = deployed(federation)
+        same(result, simulated(wanted, watched.agreed()))
 
 
 @pytest.mark.parametrize("tell", [False, True])
-@pytest.mark.parametrize("bare", [False, True])
-def test_metrics_are_found_where_labels_are(tell: bool, bare: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("label_only", [False, True])
+def test_metrics_are_found_where_labels_are(tell: bool, label_only: bool, tmp_path: Path) -> None:
     from tdcd.training.loop import Measures, Verdict
     from tdcd.training.metrics import measure
 
-    kept = registry("stale") if bare else keeping(job(3, 3), "stale")
+    kept = registry("stale") if label_only else keeping(job(3, 3), "stale")
     labels = kept.labels.model_copy(update={"tell_metrics": tell})
     wanted = patient(kept.model_copy(update={"labels": labels}))
     federation = Federation(wanted, tmp_path)
@@ -222,23 +222,23 @@ def test_metrics_are_found_where_labels_are(tell: bool, bare: bool, tmp_path: Pa
             return judged_here
 
         hubs = federation.hubs.items()
-        found = await asyncio.gather(*(hub.measured(blocks[silo], 0, judge(silo)) for silo, hub in hubs))
+        result = await asyncio.gather(*(hub.measured(blocks[silo], 0, judge(silo)) for silo, hub in hubs))
         await federation.stop()
-        return dict(zip(federation.hubs, found, strict=True))
+        return dict(zip(federation.hubs, result, strict=True))
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     setup = set_up(wanted)
-    keeper = wanted.labels.silo or ""
-    assert judged == [keeper]
-    assert {verdict for _, verdict in found.values()} == {"better"}  # all hubs act alike
+    label_holder = wanted.labels.silo or ""
+    assert judged == [label_holder]
+    assert {verdict for _, verdict in result.values()} == {"better"}  # all hubs act alike
     for part, samples in zip(Part, (setup.train, setup.validation, setup.test), strict=True):
         assert samples is not None
         scores = sum(n(n.initial(), samples.features[silo], training=False) for silo, n in setup.networks.items())
         assert isinstance(scores, torch.Tensor)
         expected = measure(wanted.training.objective, scores.detach(), samples.labels)
         del expected["auprc"]
-        for silo, (measures, _) in found.items():
-            assert measures[part] == (pytest.approx(expected, rel=1e-9) if tell or silo == keeper else {})
+        for silo, (measures, _) in result.items():
+            assert measures[part] == (pytest.approx(expected, rel=1e-9) if tell or silo == label_holder else {})
 
 
 # What a silo without labels hears
@@ -268,9 +268,9 @@ class Heard:
             await say(link, frame)
 
         async def heard_at_meeting(peers: Peers, topic: str, brought: Any) -> Any:
-            found = await met(peers, topic, brought)
-            self.bytes.setdefault(f"hub {peers.silo}", bytearray()).extend(json.dumps(found).encode())
-            return found
+            result = await met(peers, topic, brought)
+            self.bytes.setdefault(f"hub {peers.silo}", bytearray()).extend(json.dumps(result).encode())
+            return result
 
         monkeypatch.setattr(Peers, "delivered", heard_by_hub)
         monkeypatch.setattr(Link, "_write", heard_by_client)
@@ -286,9 +286,9 @@ def sums(folder: Path, labels: list[str], sharing: str, loss: str, clients: int 
     """Write tables of two silos of so many clients, whose labels are easy to find among bytes."""
     generator = np.random.default_rng(3)
     people = len(labels)
-    told = "".join(f", {key} = {json.dumps(value)}" for key, value in more.items())
+    text = "".join(f", {key} = {json.dumps(value)}" for key, value in more.items())
     lines = [
-        f'name = "sums"\nlabels = {{ silo = "bank", sharing = "{sharing}"{told} }}',
+        f'name = "sums"\nlabels = {{ silo = "bank", sharing = "{sharing}"{text} }}',
         '[data]\nsource = "tables"\nvalidation_fraction = 0.1',
         '[model]\nkind = "mlp"\nhidden = [4]',
         f'[training]\nloss = "{loss}"\nrounds = 6\nlocal_steps = 3\nbatch_size = 30\nrate = 0.0000001',
@@ -338,17 +338,17 @@ def test_no_label_is_among_the_bytes_that_others_hear(
         blocks = await federation.rounds(6)
         hubs = federation.hubs.items()
         await asyncio.gather(*(hub.measured(blocks[silo], 6, lambda _: "worse") for silo, hub in hubs))
-        told = {silo: hub.evaluation for silo, hub in hubs}
-        assert "train" in told["bank"]
-        assert told["insurer"] == {"round": 6}
+        record = {silo: hub.evaluation for silo, hub in hubs}
+        assert "train" in record["bank"]
+        assert record["insurer"] == {"round": 6}
         await federation.stop()
 
     asyncio.run(run())
     assert {"hub insurer", "hub bank", *(f"client part-{k}" for k in range(3))} <= set(heard.bytes)
     for who in ("hub insurer", "hub bank"):
-        found = bytes(heard.bytes[who])
-        assert len(found) > 10_000
-        assert not [pattern for pattern in patterns(labels) if pattern in found], who
+        result = bytes(heard.bytes[who])
+        assert len(result) > 10_000
+        assert not [pattern for pattern in patterns(labels) if pattern in result], who
     up = [m for m in heard.messages["hub insurer"] if m.kind.startswith("answers")]
     assert len(up) == 6 * (3 if sharing == "exact" else 1)
     for hub in federation.hubs.values():
@@ -357,7 +357,7 @@ def test_no_label_is_among_the_bytes_that_others_hear(
         assert all("y" not in keys.facts for keys in hub._keys.values())
     for identity, party in federation.parties.items():
         if identity.silo == "insurer":
-            assert party._keeper is None
+            assert party._label_holder is None
             assert party._clients is not None
             assert party._clients._task.labels.tolist() == list(range(len(party._clients._task.labels)))
 
@@ -383,7 +383,7 @@ def test_nothing_but_answers_depends_on_the_labels(sharing: str, tmp_path: Path)
 
             asyncio.run(run())
         runs.append(heard.messages["hub insurer"])
-    one, two = ({(m.kind, m.stamp.round): m for m in found if m.kind != "call"} for found in runs)
+    one, two = ({(m.kind, m.stamp.round): m for m in result if m.kind != "call"} for result in runs)
     assert set(one) == set(two)
     for key, message in one.items():
         answers = key[0].startswith("answers")
@@ -423,9 +423,9 @@ def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(
     assert code == 0, logs
     expected = run_job(wanted).federation
     for silo, run in federation.runs.items():
-        found = load_blocks(run)[silo]
+        result = load_blocks(run)[silo]
         for name, tensor in expected.blocks[silo].items():
-            assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), (silo, name)
+            assert torch.allclose(result[name], tensor, rtol=0, atol=1e-6), (silo, name)
     history = {silo: read_history(run / "history.jsonl") for silo, run in federation.runs.items()}
     for here, there in zip(history["bank"], expected.history, strict=True):
         assert here.test["loss"] == pytest.approx(there.test["loss"], rel=1e-9)
@@ -445,7 +445,7 @@ def federation_logs(folder: Path) -> list[Path]:
 
 def in_memory(pid: int) -> bytes:
     """Return all that a process has in its memory and may write to."""
-    found = bytearray()
+    result = bytearray()
     try:
         maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
         with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
@@ -456,12 +456,12 @@ def in_memory(pid: int) -> bytes:
                     continue
                 try:
                     memory.seek(start)
-                    found += memory.read(end - start)
+                    result += memory.read(end - start)
                 except (OSError, ValueError, OverflowError):
                     continue
     except OSError:
-        return bytes(found)
-    return bytes(found)
+        return bytes(result)
+    return bytes(result)
 
 
 # Settings
@@ -492,21 +492,21 @@ def test_a_label_that_the_job_does_not_know_is_told_by_its_client_only(tmp_path:
     labels = ["low" if person else "strange" for person in range(150)]
     named = sums(tmp_path, labels, "stale", "cross-entropy", classes=["low", "high"])
     federation = Federation(named, tmp_path / "named")
-    told: dict[Identity, list[str]] = {}
+    record: dict[Identity, list[str]] = {}
 
     async def run() -> None:
         starting = asyncio.ensure_future(federation.start())
         await federation.until(lambda: len(federation.parties) == 6)
         for who, party in federation.parties.items():
-            party.told = told.setdefault(who, []).append
-        await federation.until(lambda: any("strange" in line for lines in told.values() for line in lines))
+            party.log = record.setdefault(who, []).append
+        await federation.until(lambda: any("strange" in line for lines in record.values() for line in lines))
         starting.cancel()
         await federation.stop()
 
     asyncio.run(run())
-    (where,) = [who for who, lines in told.items() if any("strange" in line for line in lines)]
+    (where,) = [who for who, lines in record.items() if any("strange" in line for line in lines)]
     assert where.silo == "bank"
-    assert not any("strange" in line for line in federation.told)
+    assert not any("strange" in line for line in federation.log)
 
 
 def test_noise_at_real_sites_is_nobodys_to_draw_again(tmp_path: Path) -> None:
@@ -532,8 +532,8 @@ def test_tables_with_three_silos_as_in_the_simulation(tmp_path: Path) -> None:
         async def run(wanted: Job = wanted, sharing: str = sharing) -> Blocks:
             federation = Federation(wanted, tmp_path / sharing)
             await federation.start()
-            found = await federation.rounds(12)
+            result = await federation.rounds(12)
             await federation.stop()
-            return found
+            return result
 
         same(asyncio.run(run()), expected.blocks, 1e-6)

@@ -28,7 +28,7 @@ MOST = 1 << 24
 STAMP = Stamp("f00", 3, 7, 1)
 
 
-def carried(message: Message, most: int = MOST) -> Message:
+def apply_momentum(message: Message, most: int = MOST) -> Message:
     assembler = Assembler(most)
     *before, last = [assembler.feed_bytes(frame.SerializeToString()) for frame in frames(message)]
     assert before == [None] * len(before)
@@ -54,11 +54,11 @@ TENSORS = st.dictionaries(
 @settings(deadline=None)
 @given(TENSORS, st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
 def test_a_message_comes_as_it_went(tensors: dict[str, Tensor], facts: dict[str, int | str]) -> None:
-    found = carried(Message("kind", facts, tensors, STAMP))
-    assert (found.kind, found.facts, found.stamp) == ("kind", facts, STAMP)
-    assert list(found.tensors) == list(tensors)
+    result = apply_momentum(Message("kind", facts, tensors, STAMP))
+    assert (result.kind, result.facts, result.stamp) == ("kind", facts, STAMP)
+    assert list(result.tensors) == list(tensors)
     for name, tensor in tensors.items():
-        assert same(found.tensors[name], tensor)
+        assert same(result.tensors[name], tensor)
 
 
 @settings(deadline=None)
@@ -67,11 +67,11 @@ def test_tensors_can_be_taken_as_they_come(tensors: dict[str, Tensor]) -> None:
     taken: dict[str, Tensor] = {}
     assembler = Assembler(MOST)
     assembler.take = taken.__setitem__
-    found = [assembler.feed(frame) for frame in frames(Message("kind", {}, tensors, STAMP))][-1]
-    assert found is not None
-    assert list(found.tensors) == list(tensors) == list(taken)
+    result = [assembler.feed(frame) for frame in frames(Message("kind", {}, tensors, STAMP))][-1]
+    assert result is not None
+    assert list(result.tensors) == list(tensors) == list(taken)
     for name, tensor in tensors.items():
-        left = found.tensors[name]
+        left = result.tensors[name]
         assert same(taken[name], tensor)
         assert (left.device.type, left.dtype, left.shape) == ("meta", tensor.dtype, tensor.shape)
 
@@ -94,8 +94,8 @@ def test_large_tensors_go_in_chunks() -> None:
     sizes = [len(frame.chunk) for frame in frames(message)]
     assert max(sizes) == CHUNK
     assert sum(sizes) == 700_002 * 4 + 8 + 10_000
-    found = carried(message)
-    assert all(same(found.tensors[name], tensor) for name, tensor in tensors.items())
+    result = apply_momentum(message)
+    assert all(same(result.tensors[name], tensor) for name, tensor in tensors.items())
 
 
 @settings(deadline=None)
@@ -107,8 +107,8 @@ def test_texts_and_numbers(texts: list[str], numbers: list[int]) -> None:
     except UnicodeEncodeError:
         return  # half a surrogate pair is no text
     for values in (np.array(texts, dtype=np.str_), np.array(numbers, dtype=np.int64)):
-        found = tensors_array("ids", carried(Message("keys", {}, array_tensors("ids", values))))
-        assert found.tolist() == values.tolist()
+        result = tensors_array("ids", apply_momentum(Message("keys", {}, array_tensors("ids", values))))
+        assert result.tolist() == values.tolist()
 
 
 def test_texts_with_nul_are_refused() -> None:
@@ -129,8 +129,8 @@ def test_damaged_texts_are_refused() -> None:
         tensors_array("ids", Message("keys"))
 
 
-def header(**told: object) -> Frame:
-    return Frame(header=Header(kind="k", **told))  # type: ignore[arg-type]
+def header(**log: object) -> Frame:
+    return Frame(header=Header(kind="k", **log))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,14 @@ def test_a_hundred_thousand_spoilt_streams_do_no_harm() -> None:
                     place = int(generator.integers(len(data) + 1))
                     data[place:place] = data[: generator.integers(len(data) + 1)]
             try:
-                found = assembler.feed_bytes(bytes(data))
+                result = assembler.feed_bytes(bytes(data))
             except RefusedError:
                 refused += 1
                 break
-            accepted += found is not None
-            if found is not None:
-                json.dumps(found.facts)
-                assert found.nbytes <= 1 << 16
+            accepted += result is not None
+            if result is not None:
+                json.dumps(result.facts)
+                assert result.nbytes <= 1 << 16
     assert refused > 10_000
     assert accepted > 5_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000

@@ -108,8 +108,8 @@ class Rewinding:
     def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}
         loss = first[self.done] + (0.3 if self.again and self.done > 10 else 0.0)
-        found: Measures = {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
-        return found, judge(found)
+        record: Measures = {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
+        return record, judge(record)
 
 
 def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
     )
     kept = {}
     for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
-        with RunDirectory.opened(tmp_path / str(at), {"x": 1}, resume=True, two=True) as directory:
+        with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, two=True) as directory:
             loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
             loop.begin({})
@@ -143,7 +143,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
         networks = {hub.silo: hub.model.network} if hub.model.network else {}
         loop = Loop(HubParty(hub, run), settings, networks, Observer(), lambda: {hub.silo: hub.first_block()})
         table = federation.job.as_table()
-        with RunDirectory.opened(folder / hub.silo, table, resume=True, two=True) as loop.directory:
+        with RunDirectory.open(folder / hub.silo, table, resume=True, two=True) as loop.directory:
             try:
                 loop.begin({})
                 spoilt(hub)
@@ -297,10 +297,10 @@ def test_a_strange_message_of_a_hub_is_refused(
 ) -> None:
     federation, send = Federation(job(), tmp_path, hub_deadline=2.0), Peers.send
 
-    async def spoiling(peers: Peers, silo: str, told: Message) -> None:
+    async def spoiling(peers: Peers, silo: str, log: Message) -> None:
         if peers.silo == "silo-2":
-            told = Message(told.kind, told.facts, spoilt(told.tensors), told.stamp)
-        await send(peers, silo, told)
+            log = Message(log.kind, log.facts, spoilt(log.tensors), log.stamp)
+        await send(peers, silo, log)
 
     async def go() -> None:
         await federation.start()
@@ -328,8 +328,8 @@ def keys_with(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Calla
     return spoilt
 
 
-def survey_of(told: Any) -> Callable[[Message, Message], Message]:
-    text = bytearray(json.dumps(told).encode())
+def survey_of(log: Any) -> Callable[[Message, Message], Message]:
+    text = bytearray(json.dumps(log).encode())
 
     def spoilt(question: Message, answer: Message) -> Message:
         return (
@@ -365,16 +365,16 @@ def test_a_strange_answer_before_the_first_round_stops_nobody(
     federation, answer = Federation(write_tables(tmp_path), tmp_path / "runs", hub_deadline=20.0), Party.answer
     strange = Identity("bank", "part-1")
 
-    def answered(party: Party, question: Message) -> Message:
-        found = answer(party, question)
-        return spoilt(question, found) if party.identity == strange else found
+    def spoilt_answer(party: Party, question: Message) -> Message:
+        result = answer(party, question)
+        return spoilt(question, result) if party.identity == strange else result
 
-    monkeypatch.setattr(Party, "answer", answered)
+    monkeypatch.setattr(Party, "answer", spoilt_answer)
 
     async def go() -> None:
         federation.add_everybody()
         preparing = asyncio.gather(*(hub.prepare(None) for hub in federation.hubs.values()))
-        await federation.until(lambda: "bank: client 'part-1' has gone" in federation.told, 20)
+        await federation.until(lambda: "bank: client 'part-1' has gone" in federation.log, 20)
         federation._tasks[strange].cancel()
         monkeypatch.setattr(Party, "answer", answer)
         federation.add_client(strange)
@@ -466,8 +466,8 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
     exchange = Peers.exchange
     cut: list[Identity] = []
 
-    async def slow(peers: Peers, told: Message, *more: Any) -> dict[str, Message]:
-        if peers.silo == "silo-2" and told.kind == "embeddings" and told.stamp.round == 2 and not cut:
+    async def slow(peers: Peers, log: Message, *more: Any) -> dict[str, Message]:
+        if peers.silo == "silo-2" and log.kind == "embeddings" and log.stamp.round == 2 and not cut:
             cut.append(who)
             party = federation.parties[who]
             federation._tasks[who].cancel()
@@ -475,7 +475,7 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
             federation.add_client(who)
             federation.parties[who] = party  # the same process, another stream
             await federation.until(lambda: "silo-1-1" in federation.hubs["silo-1"].clients.present())
-        return await exchange(peers, told, *more)
+        return await exchange(peers, log, *more)
 
     monkeypatch.setattr(Peers, "exchange", slow)
 
@@ -510,8 +510,8 @@ def test_a_client_that_stalls_in_a_large_answer_takes_no_other_with_it(
             if name != "bad":
                 await asyncio.sleep(0.05)  # the bad one is first
             stamp = Message("weights", {}, {"w": torch.ones(100)})
-            told = frames(stamp.stamped(_stamp_of(frame)))
-            for number, reply in enumerate(told):
+            text = frames(stamp.stamped(_stamp_of(frame)))
+            for number, reply in enumerate(text):
                 await lines[name].up.put(reply)
                 if name == "bad" and number == 1:
                     return
@@ -524,15 +524,15 @@ def test_a_client_that_stalls_in_a_large_answer_takes_no_other_with_it(
 
         question = Question(Message("descend"), 1000, lambda _: None)
         began = time.monotonic()
-        found, lost = await clients.ask(dict.fromkeys(lines, question), take)
+        result, lost = await clients.ask(dict.fromkeys(lines, question), take)
         took = time.monotonic() - began
         for task in (*attending, *answers):
             task.cancel()
         await asyncio.gather(*attending, *answers, return_exceptions=True)
-        return set(found), lost, taken, took
+        return set(result), lost, taken, took
 
-    found, lost, taken, took = asyncio.run(go())
-    assert (found, lost, taken) == ({"one", "two"}, {"bad"}, {"one": 100, "two": 100})
+    result, lost, taken, took = asyncio.run(go())
+    assert (result, lost, taken) == ({"one", "two"}, {"bad"}, {"one": 100, "two": 100})
     assert took < 6
 
 
@@ -573,7 +573,7 @@ def test_a_client_waits_for_a_hub_that_was_killed_however_long_it_was_there() ->
     with subprocess.Popen([sys.executable, "-c", HUB], stdout=subprocess.PIPE, text=True) as hub:
         assert hub.stdout
         port = int(hub.stdout.readline())
-        told: list[str] = []
+        parts: list[str] = []
         answers: list[str] = []
 
         class Answering:
@@ -586,12 +586,12 @@ def test_a_client_waits_for_a_hub_that_was_killed_however_long_it_was_there() ->
 
         patience = 0.5
         shared, trust = SharedJob.of(job()), Open(Answering.identity)
-        process = ClientProcess(Answering(), shared, trust, told.append, patience)  # type: ignore[arg-type]
+        process = ClientProcess(Answering(), shared, trust, parts.append, patience)  # type: ignore[arg-type]
 
         async def until(done: Callable[[], bool]) -> None:
             end = time.monotonic() + 30
             while not done():
-                assert time.monotonic() < end, told
+                assert time.monotonic() < end, parts
                 await asyncio.sleep(0.02)
 
         async def go() -> None:
@@ -599,7 +599,7 @@ def test_a_client_waits_for_a_hub_that_was_killed_however_long_it_was_there() ->
             await until(lambda: bool(answers))
             await asyncio.sleep(2 * patience)
             hub.kill()
-            await until(lambda: "the hub is gone; trying to reach it again" in told)
+            await until(lambda: "the hub is gone; trying to reach it again" in parts)
             assert not running.done()
             with pytest.raises(DeploymentError, match="was not reached for 0.5 seconds"):
                 await asyncio.wait_for(running, 30)

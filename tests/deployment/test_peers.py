@@ -26,15 +26,15 @@ class World:
         self.names, self.deadline = tuple(names), deadline
         self.stubs = {name: MemoryStub() for name in self.names}
         self.hubs: dict[str, Peers] = {}
-        self.told: list[str] = []
+        self.log: list[str] = []
 
     def start(self, name: str, shared: SharedJob | None = None) -> Peers:
         async def explain() -> str:
             return "nobody knows"
 
         others = {n: Peer(n, "memory:1", self.stubs[n], explain) for n in self.names if n != name}
-        told = self.told.append
-        peers = Peers(name, shared or SharedJob.of(job()), others, self.deadline, told)
+        text = self.log.append
+        peers = Peers(name, shared or SharedJob.of(job()), others, self.deadline, text)
         self.hubs[name] = self.stubs[name].peers = peers
         return peers
 
@@ -51,8 +51,10 @@ def message(number: int, value: float, attempt: int = 0) -> Message:
 
 
 async def exchanged(world: World, number: int) -> None:
-    found = await asyncio.gather(*(hub.exchange(message(number, float(ord(name)))) for name, hub in world.hubs.items()))
-    for name, got in zip(world.hubs, found, strict=True):
+    result = await asyncio.gather(
+        *(hub.exchange(message(number, float(ord(name)))) for name, hub in world.hubs.items())
+    )
+    for name, got in zip(world.hubs, result, strict=True):
         assert {silo: float(m.tensors["v"]) for silo, m in got.items()} == {
             other: float(ord(other)) for other in world.names if other != name
         }
@@ -120,10 +122,10 @@ def test_hubs_at_different_stages_say_so() -> None:
         world = World("ab")
         for name in "ab":
             world.start(name)
-        found = await asyncio.gather(
+        result = await asyncio.gather(
             world.hubs["a"].meeting("start", {}), world.hubs["b"].meeting("something else", {}), return_exceptions=True
         )
-        assert all(isinstance(one, DeploymentError) and "different stages" in str(one) for one in found)
+        assert all(isinstance(one, DeploymentError) and "different stages" in str(one) for one in result)
 
     asyncio.run(run())
 

@@ -24,16 +24,16 @@ def test_a_deployed_federation_ends_as_the_simulation_does(example: object, tmp_
     job: Job = example(tmp_path)
     federation = LocalFederation.laid_out(job, tmp_path / "deployed")
     federation.start(quiet=True)
-    told: list[str] = []
-    code = federation.wait(told.append, seconds=240)
+    parts: list[str] = []
+    code = federation.wait(parts.append, seconds=240)
     logs = "\n".join(file.read_text() for file in (tmp_path / "deployed").rglob("*.log"))
     assert code == 0, logs
     expected = run_job(job).federation
     total = Traffic()
     for silo, run in federation.runs.items():
-        found = load_blocks(run)[silo]
+        result = load_blocks(run)[silo]
         for name, tensor in expected.blocks[silo].items():
-            assert torch.allclose(found[name], tensor, rtol=0, atol=1e-6), (silo, name)
+            assert torch.allclose(result[name], tensor, rtol=0, atol=1e-6), (silo, name)
         history = read_history(run / "history.jsonl")
         for here, there in zip(history, expected.history, strict=True):
             for part in ("train", "validation", "test"):

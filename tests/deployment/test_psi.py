@@ -22,12 +22,12 @@ def intersection(
             if seen is not None:
                 seen.append(points)
         full[origin] = points
-    found = {}
+    result = {}
     for origin, places in common_places(full).items():
         for hub in reversed(ring(sets, origin)):
             places = members[hub].unshuffled(origin, places)
-        found[origin] = sets[origin][places]
-    return found
+        result[origin] = sets[origin][places]
+    return result
 
 
 @settings(max_examples=25, deadline=None)
@@ -39,8 +39,8 @@ def test_every_hub_learns_the_common_ids_and_no_others(sets: list[set[int]], tex
     kind = np.str_ if texts else np.int64
     ids = {f"silo-{j}": np.array(sorted(own), dtype=np.int64).astype(kind) for j, own in enumerate(sets)}
     expected = reduce(np.intersect1d, ids.values())
-    for found in intersection(ids, {silo: Member() for silo in ids}).values():
-        assert np.array_equal(np.sort(found), np.sort(expected))
+    for result in intersection(ids, {silo: Member() for silo in ids}).values():
+        assert np.array_equal(np.sort(result), np.sort(expected))
 
 
 def test_a_set_on_its_way_shows_nothing_but_its_size() -> None:

@@ -71,7 +71,7 @@ class BankHub:
     world: World
     pair: Pair
     port: int = 0
-    told: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
     known: dict[str, str] = field(default_factory=dict)
     """Silos whose CA it takes to be another's."""
     server: Server | None = None
@@ -83,12 +83,12 @@ class BankHub:
         async def explain() -> str:
             return ""
 
-        clients = Clients("bank", ("north", "south"), SHARED.fingerprint, 5.0, self.told.append, nothing)
-        peers = Peers("bank", SHARED, {"insurer": Peer("insurer", "x:1", None, explain)}, 5.0, self.told.append)
+        clients = Clients("bank", ("north", "south"), SHARED.fingerprint, 5.0, self.log.append, nothing)
+        peers = Peers("bank", SHARED, {"insurer": Peer("insurer", "x:1", None, explain)}, 5.0, self.log.append)
         trust = self.world.trust(Identity("bank"), self.pair, "insurer")
         cas = {silo: self.world.ca(self.known.get(silo, silo)) for silo in trust.authorities}
         trust = Trust(trust.own, trust.pair, cas)
-        self.server = Server("bank", SHARED, trust, clients, peers, lambda: StatusReply(silo="bank"), self.told.append)
+        self.server = Server("bank", SHARED, trust, clients, peers, lambda: StatusReply(silo="bank"), self.log.append)
         self.port = await self.server.start("127.0.0.1:0")
         return self
 
@@ -138,8 +138,8 @@ print("afterwards", file=sys.stderr)
         command = [sys.executable, "-c", program, style]
         said[style] = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     human = said["human"]
-    told = {one.split(" ", 1)[1] for one in human if re.match(r"\d\d:\d\d:\d\d ", one)}
-    assert told == {"bank · WARNING: refused a connection: its certificate has expired", "bank · a line"}
+    text = {one.split(" ", 1)[1] for one in human if re.match(r"\d\d:\d\d:\d\d ", one)}
+    assert text == {"bank · WARNING: refused a connection: its certificate has expired", "bank · a line"}
     assert {"something else", "of python", "afterwards"} <= set(human)
     assert len(human) == 5
     lines = [json.loads(one) for one in said["json"] if one.startswith("{")]
@@ -164,23 +164,23 @@ NORTH = Identity("bank", "north")
 
 def test_a_wrong_ca(world: World, overheard: Callable[[], list[str | None]]) -> None:
     hub = BankHub(world, world.pair(Identity("bank")))
-    told = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH, signer="stranger")))
-    assert "the CA of silo 'bank' has not signed it" in told
+    text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH, signer="stranger")))
+    assert "the CA of silo 'bank' has not signed it" in text
     assert "refused a connection: its certificate is signed by a CA that this site does not know" in overheard()
 
 
 def test_a_wrong_ca_as_the_other_side_sees_it(world: World, overheard: Callable[[], list[str | None]]) -> None:
     """The hub shows a certificate of another CA: the client refuses it."""
     hub = BankHub(world, world.pair(Identity("bank"), signer="stranger"))
-    told = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
-    assert "its certificate is refused here: another CA than that of its silo has signed it" in told
+    text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
+    assert "its certificate is refused here: another CA than that of its silo has signed it" in text
 
 
 def test_an_expired_certificate(world: World, overheard: Callable[[], list[str | None]]) -> None:
     hub = BankHub(world, world.pair(Identity("bank")))
-    told = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH, days=-0.02)))
-    assert "has expired on" in told
-    assert "tdcd certs --renew" in told
+    text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH, days=-0.02)))
+    assert "has expired on" in text
+    assert "tdcd certs --renew" in text
     assert "refused a connection: its certificate has expired" in overheard()
 
 
@@ -188,8 +188,8 @@ def test_an_expired_certificate_as_the_other_side_sees_it(
     world: World, overheard: Callable[[], list[str | None]]
 ) -> None:
     hub = BankHub(world, world.pair(Identity("bank"), days=-0.02))
-    told = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
-    assert "its certificate is refused here: it has expired" in told
+    text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
+    assert "its certificate is refused here: it has expired" in text
 
 
 def test_a_missing_certificate(world: World, overheard: Callable[[], list[str | None]]) -> None:
@@ -222,10 +222,10 @@ def test_no_tls_at_all(world: World, overheard: Callable[[], list[str | None]]) 
 def test_a_right_certificate_with_a_wrong_name(world: World) -> None:
     west = Identity("bank", "west")
     hub = BankHub(world, world.pair(Identity("bank")))
-    told = refused(hub, west, world.trust(west, world.pair(west)))
+    text = refused(hub, west, world.trust(west, world.pair(west)))
     line = "client 'west' of silo 'bank' is not a client that the job names: north, south"
-    assert line in told
-    assert any(line in one for one in hub.told)
+    assert line in text
+    assert any(line in one for one in hub.log)
 
 
 def test_a_hub_with_a_wrong_name(world: World) -> None:
@@ -235,15 +235,15 @@ def test_a_hub_with_a_wrong_name(world: World) -> None:
         (NORTH, "it is a client's certificate, and a hub's is wanted"),
     ):
         hub = BankHub(world, world.pair(shown, signer="bank"))
-        told = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
-        assert f"its certificate is refused here: {why}" in told
+        text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
+        assert f"its certificate is refused here: {why}" in text
 
 
 def test_a_client_of_another_silo(world: World) -> None:
     online = Identity("insurer", "online")
     hub = BankHub(world, world.pair(Identity("bank")))
-    told = refused(hub, online, world.trust(online, world.pair(online), "bank"))
-    assert "its certificate is refused here" in told  # it looks for the hub of its own silo
+    text = refused(hub, online, world.trust(online, world.pair(online), "bank"))
+    assert "its certificate is refused here" in text  # it looks for the hub of its own silo
 
     async def run() -> str:
         async with BankHub(world, world.pair(Identity("bank"))) as bank:
@@ -251,11 +251,11 @@ def test_a_client_of_another_silo(world: World) -> None:
             async with trust.channel(bank.address, "bank") as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await tdcd_pb2_grpc.HubStub(channel).Status(StatusRequest(), timeout=5)
-            return f"{caught.value.details()} | {bank.told}"
+            return f"{caught.value.details()} | {bank.log}"
 
-    told = asyncio.run(run())
+    text = asyncio.run(run())
     line = "this is the hub of silo 'bank', and the certificate is of client 'online' of silo 'insurer'"
-    assert told.count(line) == 1 + 1
+    assert text.count(line) == 1 + 1
 
 
 def test_a_name_counts_only_if_its_own_silo_has_signed_it(world: World) -> None:
@@ -272,7 +272,7 @@ def test_a_name_counts_only_if_its_own_silo_has_signed_it(world: World) -> None:
                 return str(caught.value.details())
 
     assert "the CA of silo 'bank' has not signed it" in asyncio.run(run())
-    assert any("has not signed it" in line for line in hub.told)
+    assert any("has not signed it" in line for line in hub.log)
 
 
 def test_only_hubs_that_the_job_names_may_bring_messages(world: World) -> None:
@@ -290,7 +290,7 @@ def test_only_hubs_that_the_job_names_may_bring_messages(world: World) -> None:
     assert "the message says silo 'bank'" in asyncio.run(run(Identity("insurer"), "bank"))
     assert "half a message" in asyncio.run(run(Identity("insurer"), "insurer"))
     assert "is not a hub that the job names: insurer" in asyncio.run(run(Identity("bank"), "bank"))
-    assert len(hub.told) == 4
+    assert len(hub.log) == 4
 
 
 def test_a_client_with_another_job_is_told_the_difference(world: World) -> None:
@@ -302,10 +302,10 @@ def test_a_client_with_another_job_is_told_the_difference(world: World) -> None:
             process = ClientProcess(Party(JOB, NORTH, site, lambda line: None), other, trust, lambda line: None, 1.0)
             with pytest.raises(DeploymentError) as caught:
                 await asyncio.wait_for(process.run(), 20)
-            return str(caught.value), hub.told
+            return str(caught.value), hub.log
 
-    told, log = asyncio.run(run())
-    assert "training.rate: 0.7 there, 0.1 here" in told
+    text, log = asyncio.run(run())
+    assert "training.rate: 0.7 there, 0.1 here" in text
     assert any("training.rate: 0.7 there, 0.1 here" in line for line in log)
 
 
@@ -385,7 +385,7 @@ def test_a_hub_goes_on_with_a_renewed_certificate(world: World, monkeypatch: pyt
     insurer = Identity("insurer")
     old = world.pair(insurer, days=4 / 86_400)
     trust = world.trust(insurer, old, "bank")
-    told: list[str] = []
+    parts: list[str] = []
 
     async def explain() -> str:
         return ""
@@ -394,7 +394,7 @@ def test_a_hub_goes_on_with_a_renewed_certificate(world: World, monkeypatch: pyt
         async with BankHub(world, world.pair(Identity("bank"))) as hub:
             dial = Dial(trust, hub.address, "bank")
             peers = Peers(
-                "insurer", SHARED, {"bank": Peer("bank", hub.address, dial(), explain, dial)}, 20.0, told.append
+                "insurer", SHARED, {"bank": Peer("bank", hub.address, dial(), explain, dial)}, 20.0, parts.append
             )
             message = Message("scores", stamp=Stamp("", 0, 0, 0))
             await peers.send("bank", message)

@@ -118,10 +118,10 @@ def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str
     with pytest.MonkeyPatch.context() as monkeypatch:
         watched = Watched(monkeypatch)
         wanted = patient(job(silos, clients, averaging=averaging, batch_size=batch))
-        found = deployed(Federation(wanted, Path("unused")))
+        result = deployed(Federation(wanted, Path("unused")))
         batches = watched.agreed()
         assert all(len(zeta) == batch for zeta in batches.values())
-        same(found, simulated(wanted, batches))
+        same(result, simulated(wanted, batches))
 
 
 @pytest.mark.parametrize("way", ["die", "hang"])
@@ -138,7 +138,7 @@ def test_a_client_lost_in_any_stage(stage: str, way: str, monkeypatch: pytest.Mo
     federation = Federation(wanted, tmp_path, fault)
     names = federation.names()
     assert lost.client in names["silo-2"], names
-    found = deployed(federation)
+    result = deployed(federation)
     batches = watched.agreed()
     roster = load_data(wanted).federation.rosters["silo-2"]
     held = np.flatnonzero(roster.owner.numpy() == roster.clients.index(lost.client or ""))
@@ -146,8 +146,8 @@ def test_a_client_lost_in_any_stage(stage: str, way: str, monkeypatch: pytest.Mo
     assert len(batches[2]) < 24
     assert not np.isin(batches[2], held).any()
     assert not np.isin(batches[3], held).any()
-    same(found, simulated(wanted, batches))
-    assert any("'silo-2-1' is left out" in line for line in federation.told)
+    same(result, simulated(wanted, batches))
+    assert any("'silo-2-1' is left out" in line for line in federation.log)
 
 
 @pytest.mark.parametrize("way", ["", "die", "hang"])
@@ -160,10 +160,10 @@ def test_large_weights_are_taken_one_by_one(way: str, monkeypatch: pytest.Monkey
         return way if who.client == "silo-1-2" and (message.kind, message.stamp.round) == ("descend", 2) else ""
 
     wanted = job()
-    found = deployed(Federation(wanted, tmp_path, fault))
+    result = deployed(Federation(wanted, tmp_path, fault))
     batches = watched.agreed()
     assert (len(batches[2]) == 24) == (not way)
-    same(found, simulated(wanted, batches))
+    same(result, simulated(wanted, batches))
 
 
 def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -189,15 +189,15 @@ def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPat
             if number == 3:
                 federation.add_client(lost)
                 await federation.until(lambda: "silo-1-2" in hubs["silo-1"].clients.present())
-            found = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs.items()))
-            blocks = {silo: block for silo, (block, _) in zip(hubs, found, strict=True)}
+            result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs.items()))
+            blocks = {silo: block for silo, (block, _) in zip(hubs, result, strict=True)}
         await federation.stop()
         return blocks
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     batches = watched.agreed()
     assert [len(batches[number]) < 24 for number in (1, 2, 3, 4)] == [True, True, True, False]
-    same(found, simulated(wanted, batches))
+    same(result, simulated(wanted, batches))
 
 
 @settings(max_examples=10, deadline=None)
@@ -212,8 +212,8 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
         moments = st.tuples(st.sampled_from(everyone), st.sampled_from(["embed", "descend"]), st.integers(1, ROUNDS))
         faults = data.draw(st.dictionaries(moments, st.sampled_from(["die", "hang"]), max_size=3))
         federation.fault = lambda who, message: faults.get((who, message.kind, message.stamp.round), "")
-        found = deployed(federation)
-        same(found, simulated(wanted, watched.agreed()))
+        result = deployed(federation)
+        same(result, simulated(wanted, watched.agreed()))
 
 
 def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
         await federation.start()
         blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
         hubs = federation.hubs.items()
-        found = await asyncio.gather(*(hub.measured(blocks[silo], 0, lambda _: "better") for silo, hub in hubs))
+        result = await asyncio.gather(*(hub.measured(blocks[silo], 0, lambda _: "better") for silo, hub in hubs))
         await federation.stop()
-        assert {verdict for _, verdict in found} == {"better"}
-        return dict(zip(federation.hubs, (measures for measures, _ in found), strict=True))
+        assert {verdict for _, verdict in result} == {"better"}
+        return dict(zip(federation.hubs, (measures for measures, _ in result), strict=True))
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     setup = set_up(wanted)
     for part, samples in zip(Part, (setup.train, setup.validation, setup.test), strict=True):
         assert samples is not None
@@ -241,5 +241,5 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
         )
         assert isinstance(scores, Tensor)
         expected = measure(wanted.training.objective, scores.detach(), samples.labels)
-        for measures in found.values():
+        for measures in result.values():
             assert measures[part] == pytest.approx(expected, rel=1e-9)

@@ -40,15 +40,15 @@ def test_hubs_find_what_one_place_finds(way: str, tmp_path: Path) -> None:
     write_tables(tmp_path)
     job = with_settings(tmp_path, deployment__alignment=way, training__rounds=3, training__precision="float64")
     federation = Federation(job, tmp_path / "runs")
-    found = run(federation, rounds=3)
-    expected, _ = TableJob.opened(job, lambda what: None).align()
+    result = run(federation, rounds=3)
+    expected, _ = TableJob.open(job, lambda what: None).align()
     for silo, hub in federation.hubs.items():
         stored = Alignment.load(tmp_path / "runs" / silo / "alignment.parquet")
         assert np.array_equal(stored.ids, expected.ids)
         assert stored.fingerprint == expected.fingerprint
         assert stored.shares == {silo: expected.shares[silo]}
         assert hub.preparation == run_preparation(job, silo)
-    same(found, run_job(job).federation.blocks, 1e-12)
+    same(result, run_job(job).federation.blocks, 1e-12)
 
 
 def run_preparation(job: Job, silo: str) -> object:
@@ -91,7 +91,7 @@ def test_an_alignment_is_kept_and_verified(tmp_path: Path) -> None:
     run(Federation(job, tmp_path / "runs"))
     again = Federation(job, tmp_path / "runs")
     run(again)
-    assert not any("IDs are in all silos" in line for line in again.told), "they were aligned anew"
+    assert not any("IDs are in all silos" in line for line in again.log), "they were aligned anew"
     file = tmp_path / "hospital-1.csv"
     table = pl.read_csv(file)
     table.head(len(table) - 20).write_csv(file)
@@ -172,7 +172,7 @@ def test_a_client_that_fails_is_left_out_and_told_of(tmp_path: Path) -> None:
         await federation.stop()
 
     asyncio.run(go())
-    assert "insurer: client 'part-3' is left out: its disk is on fire" in federation.told
+    assert "insurer: client 'part-3' is left out: its disk is on fire" in federation.log
     assert federation.hubs["insurer"].clients.left_out["part-3"] >= 1
 
 

@@ -177,7 +177,7 @@ def test_batchnorm_statistics_are_averaged_over_the_clients() -> None:
         means.append(block["1.running_mean"])
     once = torch.stack(means).mean(0)
     one_step = problem(["cnn-batchnorm"], [3], samples=12, batch=12, steps=LocalSteps(1))
-    found = one_step.run(one_step.engine("auto"), 1)["silo-0"]["1.running_mean"]
-    assert torch.allclose(found, once, atol=1e-12)
+    result = one_step.run(one_step.engine("auto"), 1)["silo-0"]["1.running_mean"]
+    assert torch.allclose(result, once, atol=1e-12)
     assert after["1.num_batches_tracked"].item() == 2
     assert after["1.num_batches_tracked"].dtype == torch.int64

@@ -28,12 +28,12 @@ def test_follows_the_authors_trajectory(name: str, engine: EngineName) -> None:
     test = tdcd.samples({s: record["X_test"][:, :, c] for s, c in columns.items()}, record["y_test"])
 
     def weights(stage: str) -> dict[str, dict[str, np.ndarray]]:
-        found: dict[str, dict[str, np.ndarray]] = {}
+        outcome: dict[str, dict[str, np.ndarray]] = {}
         for key in record.files:
             if key.startswith(f"{stage}/"):
                 _, silo, parameter = key.split("/")
-                found.setdefault(f"silo-{silo}", {})[parameter] = record[key]
-        return found
+                outcome.setdefault(f"silo-{silo}", {})[parameter] = record[key]
+        return outcome
 
     for number in range(1, int(rounds) + 1):
         result = tdcd.train(

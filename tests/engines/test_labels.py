@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from support import USERS, Problem, distance, problem, problems, same
 from tdcd.core.client import LocalSteps
-from tdcd.core.labels import Defence, PrivateLabels
+from tdcd.core.labels import GradientPrivatizer, PrivateLabels
 from tdcd.core.ledger import Sharing
 from tdcd.core.network import Network
 from tdcd.data.arrays import Array
@@ -23,9 +23,9 @@ OWNERS = ("silo-0", "silo-1", "registry")
 """Who has the labels: some silo, or one without features."""
 
 
-def keeping(made: Problem, silo: str, sharing: Sharing, defence: Defence | None = None) -> PrivateLabels:
+def keeping(made: Problem, silo: str, sharing: Sharing, privatizer: GradientPrivatizer | None = None) -> PrivateLabels:
     task = made.tasks["silo-0"]
-    return PrivateLabels(silo, sharing, task.labels, made.objective, defence, made.seed)
+    return PrivateLabels(silo, sharing, task.labels, made.objective, privatizer, made.seed)
 
 
 def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> Engine:
@@ -93,7 +93,7 @@ def test_stale_answers_are_what_a_few_lines_compute(seed: int, n: int, k: int, q
         ["linear"] * (n + 1), [k] * (n + 1), loss="bce", outputs=1, steps=LocalSteps(q), seed=seed, samples=20, batch=15
     )
     owner = "silo-1" if owner == "b" else owner
-    found = made.run(engine(made, "auto", keeping(made, owner, "stale")), 2)
+    result = made.run(engine(made, "auto", keeping(made, owner, "stale")), 2)
 
     y = made.tasks["silo-0"].labels.numpy()
     x = {j: np.hstack([task.features.numpy(), np.ones((20, 1))]) for j, task in made.tasks.items()}
@@ -120,13 +120,13 @@ def test_stale_answers_are_what_a_few_lines_compute(seed: int, n: int, k: int, q
             new[j] = np.mean(clients, 0)
         w = new
     for j in w:
-        assert np.allclose(np.concatenate([found[j][name].numpy().ravel() for name in names]), w[j], atol=1e-9)
+        assert np.allclose(np.concatenate([result[j][name].numpy().ravel() for name in names]), w[j], atol=1e-9)
 
 
 @settings(max_examples=25)
 @given(problems(("linear", "mlp", "cnn-batchnorm")), st.sampled_from(OWNERS), st.sampled_from(["exact", "stale"]))
 def test_a_defence_agrees_with_the_oracle(drawn: Problem, owner: str, sharing: Sharing) -> None:
-    private = keeping(drawn, owner, sharing, Defence(clip=0.3, noise=0.5))
+    private = keeping(drawn, owner, sharing, GradientPrivatizer(clip=0.3, noise=0.5))
     expected = drawn.run(engine(drawn, "oracle", private), 2)
     assert distance(drawn.run(engine(drawn, "auto", private), 2), expected) < 1e-9
     with pytest.MonkeyPatch.context() as patch:
@@ -137,12 +137,13 @@ def test_a_defence_agrees_with_the_oracle(drawn: Problem, owner: str, sharing: S
 def test_a_defence_without_effect_changes_nothing_and_one_with_effect_does() -> None:
     made = problem(["mlp", "linear"], [3, 2])
     plain = made.run(engine(made, "auto", keeping(made, "silo-0", "exact")), 2)
-    wide = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", Defence(clip=1e9))), 2)
+    wide = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", GradientPrivatizer(clip=1e9))), 2)
     assert distance(plain, wide) < 1e-12
-    narrow = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", Defence(clip=0.1))), 2)
+    narrow = made.run(engine(made, "auto", keeping(made, "silo-0", "exact", GradientPrivatizer(clip=0.1))), 2)
     assert distance({"silo-1": plain["silo-1"]}, {"silo-1": narrow["silo-1"]}) > 1e-3
     noisy = [
-        made.run(engine(made, "auto", keeping(made, "silo-0", s, Defence(1e3, 1e-3))), 2) for s in ("exact", "stale")
+        made.run(engine(made, "auto", keeping(made, "silo-0", s, GradientPrivatizer(1e3, 1e-3))), 2)
+        for s in ("exact", "stale")
     ]
     assert all(distance({"silo-1": plain["silo-1"]}, {"silo-1": blocks["silo-1"]}) > 1e-3 for blocks in noisy)
 
@@ -156,8 +157,8 @@ class Tokens(nn.Module):
         self.linear = nn.Linear(4, 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        found: Tensor = self.linear(self.table(rows).mean(1))
-        return found
+        result: Tensor = self.linear(self.table(rows).mean(1))
+        return result
 
 
 @pytest.mark.parametrize("sharing", ["exact", "stale"])

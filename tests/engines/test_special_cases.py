@@ -37,8 +37,8 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 def close(result: tdcd.Result, models: dict[str, nn.Module]) -> None:
     for silo, model in models.items():
-        for found, expected in zip(result.blocks[silo].values(), weights(model), strict=True):
-            assert torch.allclose(found, expected, atol=1e-12, rtol=0)
+        for match, expected in zip(result.blocks[silo].values(), weights(model), strict=True):
+            assert torch.allclose(match, expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

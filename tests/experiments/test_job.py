@@ -7,7 +7,7 @@ import tomli_w
 from tdcd import JobError, load_job, run_job
 from tdcd.data.splits import Part
 from tdcd.experiments.data import load_data
-from tdcd.experiments.job import EMBEDDED, embedded, parse_job
+from tdcd.experiments.job import EMBEDDED, embedded_job_text, parse_job
 from tdcd.experiments.run import plain_steps
 from tdcd.strict import parse_setting
 
@@ -34,7 +34,7 @@ def test_embedded_jobs_are_valid_and_resolve_to_themselves(name: str, tmp_path: 
     resolved.write_text(tomli_w.dumps(job.as_table()))
     assert load_job(resolved) == job
     assert load_job(resolved).as_table() == job.as_table()
-    assert f"tdcd train {name}.toml" in embedded(name)
+    assert f"tdcd train {name}.toml" in embedded_job_text(name)
 
 
 @pytest.mark.parametrize(

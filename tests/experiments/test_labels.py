@@ -11,8 +11,8 @@ import torch
 
 import tdcd
 from support import run_command
-from tdcd.core.labels import Defence
-from tdcd.experiments.audit import audit_labels, defences_of
+from tdcd.core.labels import GradientPrivatizer
+from tdcd.experiments.audit import audit_labels, privatizers_of
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, parse_job
 from tdcd.experiments.run import run_job
@@ -55,7 +55,7 @@ def registry(folder: Path, sharing: str = "exact", people: int = 300) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "message"),
     [
         ({"sharing": "stale"}, r'labels: sharing = "stale" needs the silo that keeps them'),
         ({"sharing": "stake", "silo": "left"}, r"labels\.sharing: should be 'shared', 'exact' or 'stale'"),
@@ -68,8 +68,8 @@ def registry(folder: Path, sharing: str = "exact", people: int = 300) -> Path:
         ({"sharing": "exact", "silo": "left", "clasess": ["x"]}, r"did you mean 'classes'"),
     ],
 )
-def test_settings_that_contradict_each_other(labels: dict[str, Any], told: str) -> None:
-    with pytest.raises(tdcd.JobError, match=told):
+def test_settings_that_contradict_each_other(labels: dict[str, Any], message: str) -> None:
+    with pytest.raises(tdcd.JobError, match=message):
         digits(labels=labels)
 
 
@@ -176,22 +176,22 @@ def test_an_alignment_that_hands_labels_over_is_refused_where_they_are_kept(tmp_
 
 
 def test_classes_that_the_job_names() -> None:
-    from tdcd.data.labels import coded, coded_alone
+    from tdcd.data.labels import encode_labels, encode_labels_alone
 
     texts = np.array(["b", "a", "b"])
-    assert coded(texts, "cross-entropy", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
+    assert encode_labels(texts, "cross-entropy", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
     with pytest.raises(tdcd.DataError, match="b is not among them: the job's labels.classes are a, c"):
-        coded(texts, "cross-entropy", known=["a", "c"])
-    assert coded_alone(texts, "binary-cross-entropy", "b", ["b", "a"]).tolist() == [1, 0, 1]
-    assert coded_alone(texts[:1], "binary-cross-entropy", "a", ["a", "b"]).tolist() == [0]
-    assert coded(texts, "binary-cross-entropy", "a", ["a", "b"])[1] == ("b", "a")
+        encode_labels(texts, "cross-entropy", known=["a", "c"])
+    assert encode_labels_alone(texts, "binary-cross-entropy", "b", ["b", "a"]).tolist() == [1, 0, 1]
+    assert encode_labels_alone(texts[:1], "binary-cross-entropy", "a", ["a", "b"]).tolist() == [0]
+    assert encode_labels(texts, "binary-cross-entropy", "a", ["a", "b"])[1] == ("b", "a")
     with pytest.raises(tdcd.DataError, match=r"labels\.classes: name all of them"):
-        coded_alone(texts, "binary-cross-entropy", "a", None)
+        encode_labels_alone(texts, "binary-cross-entropy", "a", None)
     with pytest.raises(tdcd.DataError, match="b is not among them"):
-        coded_alone(texts, "binary-cross-entropy", "a", ["a", "c"])
+        encode_labels_alone(texts, "binary-cross-entropy", "a", ["a", "c"])
     with pytest.raises(tdcd.DataError, match="the binary loss wants 0, 1"):
-        coded_alone(texts, "binary-cross-entropy", None, None)
-    assert coded_alone(np.array(["1.5", "2"]), "squared-error", None, None).tolist() == [1.5, 2.0]
+        encode_labels_alone(texts, "binary-cross-entropy", None, None)
+    assert encode_labels_alone(np.array(["1.5", "2"]), "squared-error", None, None).tolist() == [1.5, 2.0]
 
 
 # The audit
@@ -200,7 +200,7 @@ def test_classes_that_the_job_names() -> None:
 @pytest.mark.parametrize("sharing", ["exact", "stale"])
 def test_answers_tell_labels_and_a_defence_hides_them(sharing: str) -> None:
     job = digits(labels={"silo": "left", "sharing": sharing})
-    plain, strong = audit_labels(job, load_data(job), [None, Defence(clip=0.1, noise=30.0)])
+    plain, strong = audit_labels(job, load_data(job), [None, GradientPrivatizer(clip=0.1, noise=30.0)])
     assert plain.silo == "right"
     assert plain.first.value == plain.first.direction == 1.0  # softmax: the negative number is the label
     assert plain.every.value == 1.0
@@ -217,14 +217,14 @@ def test_the_audit_agrees_with_a_few_lines(tmp_path: Path) -> None:
 
     job = tdcd.load_job(registry(tmp_path, "stale"), {"training.rounds": 1, "training.batch_size": "full"})
     data = load_data(job)
-    (found,) = audit_labels(job, data, [None])
+    (match,) = audit_labels(job, data, [None])
     samples = data.federation.samples
     result = run_job(job.model_copy(update={"training": job.training.model_copy(update={"rate": 1e-12})})).federation
     g = torch.sigmoid(result.scores(samples.features)[:, 0]).numpy() - samples.labels.numpy()
     areas = roc_auc_score(samples.labels, np.abs(g)), roc_auc_score(samples.labels, -g)
-    assert found.first.norm == pytest.approx(max(areas[0], 1 - areas[0]), abs=1e-3)
-    assert found.first.value == pytest.approx(areas[1]) == 1.0
-    assert found.first == found.every
+    assert match.first.norm == pytest.approx(max(areas[0], 1 - areas[0]), abs=1e-3)
+    assert match.first.value == pytest.approx(areas[1]) == 1.0
+    assert match.first == match.every
 
 
 @pytest.mark.parametrize("sharing", ["exact", "stale"])
@@ -232,9 +232,9 @@ def test_the_audit_agrees_with_a_few_lines(tmp_path: Path) -> None:
 def test_norms_that_were_all_clipped_tell_nothing(compute: str, sharing: str) -> None:
     """They are the same but for rounding, and a tie is worth a guess, whichever path computes them."""
     job = digits(labels={"silo": "left", "sharing": sharing}).model_copy(update={"compute": compute})
-    (found,) = audit_labels(job, load_data(job), [Defence(clip=0.05)])
-    assert (found.first.norm, found.every.norm) == (0.5, 0.5)
-    assert found.first.direction > 0.9  # where they point is another matter
+    (result,) = audit_labels(job, load_data(job), [GradientPrivatizer(clip=0.05)])
+    assert (result.first.norm, result.every.norm) == (0.5, 0.5)
+    assert result.first.direction > 0.9  # where they point is another matter
 
 
 def test_audits_that_make_no_sense() -> None:
@@ -242,19 +242,19 @@ def test_audits_that_make_no_sense() -> None:
     with pytest.raises(tdcd.JobError, match="there is nothing to infer"):
         next(audit_labels(shared, load_data(shared), [None]))
     job = digits(labels={"silo": "left", "sharing": "stale"})
-    with pytest.raises(tdcd.JobError, match=r"--silo: 'left' is no silo that is told ∂loss/∂z"):
+    with pytest.raises(tdcd.JobError, match=r"--silo: 'left' receives no logit gradients"):
         next(audit_labels(job, load_data(job), [None], silo="left"))
     with pytest.raises(tdcd.JobError, match="in units of --clip"):
-        defences_of(job, None, [1.0])
+        privatizers_of(job, None, [1.0])
     wild = parse_job(DIGITS | {"labels": {"silo": "left", "sharing": "stale"}}, "job")
     wild = wild.model_copy(update={"training": wild.training.model_copy(update={"rate": 1e200})})
-    (found,) = audit_labels(wild, load_data(wild), [None])
-    assert found.test is None
-    assert found.diverged
-    assert found.rounds < 10
+    (result,) = audit_labels(wild, load_data(wild), [None])
+    assert result.test is None
+    assert result.diverged
+    assert result.rounds < 10
     with pytest.raises(tdcd.JobError, match=r"noise: .*greater than or equal to 0"):
-        defences_of(job, 1.0, [-1.0])
-    assert defences_of(job, 2.0, [1.0, 1.0]) == [None, Defence(2.0, 1.0)]
+        privatizers_of(job, 1.0, [-1.0])
+    assert privatizers_of(job, 2.0, [1.0, 1.0]) == [None, GradientPrivatizer(2.0, 1.0)]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,8 +266,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert lines[1]["first"]["value"] < 0.7
     assert run_command("train", file, "--out", tmp_path / "run", "--quiet") == 0
     assert run_command("audit", "labels", tmp_path / "run", "--rounds", 2) == 0
-    told = capsys.readouterr().out
-    assert "as silo 'clinic' can tell them" in told
-    assert "1.000" in told
+    text = capsys.readouterr().out
+    assert "as silo 'clinic' can tell them" in text
+    assert "1.000" in text
     assert run_command("audit", "labels", file, "--set", "labels.sharing=shared") == 2
     assert "nothing to infer" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples
-from tdcd.data.labels import coded
+from tdcd.data.labels import encode_labels
 from tdcd.data.splits import Part
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, parse_job
@@ -135,10 +135,10 @@ def test_rows_are_those_of_the_reference(
             return
         if not any(w.strip() not in ("", "NA", "-999", "-999.0") for w, t in zip(words, training, strict=True) if t):
             return
-        found = tdcd.load_data(wanted)
+        result = tdcd.load_data(wanted)
     for silo, rows in expected.items():
         for part, numbers in parts.items():
-            got = rows_of(found, part, silo)
+            got = rows_of(result, part, silo)
             assert got.shape == (len(numbers), len(rows[0]))
             want = np.array([rows[k] for k in numbers], dtype=np.float64)
             assert np.allclose(got, want, rtol=3e-7, atol=3e-7), (silo, part)
@@ -153,7 +153,7 @@ def split(wanted: Job) -> dict[Part, list[int]]:
         write(folder / "b.csv", {"id": ids, "x": ids})
         data = tdcd.load_data(job(folder, {"bank": {"a": "a.csv"}, "shop": {"b": "b.csv"}}))
         del wanted
-        return {part: [int(i) for i in found] for part, found in data.ids.items()}
+        return {part: [int(i) for i in result] for part, result in data.ids.items()}
 
 
 def rows_of(data: JobData, part: Part, silo: str) -> Any:
@@ -173,7 +173,7 @@ def test_a_constant_column_of_large_numbers_is_left_out(tmp_path: Path, kind: st
     assert not rows_of(data, Part.TRAIN, "bank")[:, 0].any()
     assert any("left out, as all training rows hold the same: n" in note for note in data.federation.notes)
     (column, _) = data.federation.preparations["bank"].columns
-    assert "left out, as it is constant" in column.told()
+    assert "left out, as it is constant" in column.describe()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -254,12 +254,12 @@ def test_the_order_of_clients_and_columns_changes_nothing(tmp_path: Path) -> Non
 
     from deployment.memory import Federation
 
-    found = {}
+    record = {}
     for order in (["zoe", "adam"], ["adam", "zoe"]):
         wanted = job(tmp_path, files_in(tmp_path, order))
         data = tdcd.load_data(wanted)
-        found[tuple(order)] = data.federation.preparations["bank"].to_json(), rows_of(data, Part.TRAIN, "bank")
-    (one, rows), (two, again) = found.values()
+        record[tuple(order)] = data.federation.preparations["bank"].to_json(), rows_of(data, Part.TRAIN, "bank")
+    (one, rows), (two, again) = record.values()
     assert one == two
     assert np.array_equal(rows, again)
 
@@ -296,12 +296,12 @@ def test_other_texts_are_categories(tmp_path: Path, text: str) -> None:
 
 def test_labels_that_are_texts_are_taken_as_they_are_written() -> None:
     texts = np.array(["1E5", "100000", "beta", "1E5"])
-    assert coded(texts, "cross-entropy")[1] == ("100000", "1E5", "beta")
-    labels, classes = coded(np.array(["1E5", "100000", "7"]), "cross-entropy")
+    assert encode_labels(texts, "cross-entropy")[1] == ("100000", "1E5", "beta")
+    labels, classes = encode_labels(np.array(["1E5", "100000", "7"]), "cross-entropy")
     assert (labels.tolist(), classes) == ([1, 1, 0], ("7", "100000"))
     with pytest.raises(tdcd.DataError, match="squared-error wants numbers, not texts such as '1_10'"):
-        coded(np.array(["1_10", "2"]), "squared-error")
-    assert coded(np.array(["1_10", "110"]), "cross-entropy")[1] == ("110", "1_10")
+        encode_labels(np.array(["1_10", "2"]), "squared-error")
+    assert encode_labels(np.array(["1_10", "110"]), "cross-entropy")[1] == ("110", "1_10")
 
 
 def test_labels_beside_texts_are_told_apart_in_tables(tmp_path: Path) -> None:
@@ -344,8 +344,8 @@ def test_unknown_categories_are_counted_and_told(tmp_path: Path, capsys: pytest.
     words = [["a", "b", "a", "b", "seldom"][k % 5] if k < 5 else "ab"[k % 2] for k in range(40)]
     path = trained(tmp_path, {"word": ["a", "b"] * 20, "rare": words})
     write(tmp_path / "new.csv", {"id": [1, 2, 3], "word": ["c", "a", "c"], "rare": ["a", "new", ""]})
-    found = tdcd.load_run(path).predict_tables({"bank": [tmp_path / "new.csv"]})
-    assert found.warnings == (
+    result = tdcd.load_run(path).predict_tables({"bank": [tmp_path / "new.csv"]})
+    assert result.warnings == (
         "silo 'bank', column 'word': 2 of 3 rows hold categories that are unknown in training: 'c'",
         "silo 'bank', column 'rare': 1 of 3 rows hold categories that are rare or unknown in training, and count as 'other': 'new'",  # noqa: E501
     )

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples, same
-from tdcd.experiments.job import embedded
+from tdcd.experiments.job import embedded_job_text
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 from tdcd.experiments.run import run_variant
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
@@ -43,12 +43,12 @@ def parsed(**changes: Any) -> Any:
 
 
 def names(sweep: Any, silos: Sequence[str] = ()) -> list[str]:
-    return [found.name for found in combinations(sweep, "sweep.toml", {}, lambda job: silos)]
+    return [result.name for result in combinations(sweep, "sweep.toml", {}, lambda job: silos)]
 
 
 def test_every_combination_and_what_it_is_compared_with() -> None:
-    found = names(parsed(), ["left", "right"])
-    assert found == ["Q=1,K=2", "Q=1,K=4", "Q=3,K=2", "Q=3,K=4", "central", "left-alone", "right-alone",
+    result = names(parsed(), ["left", "right"])
+    assert result == ["Q=1,K=2", "Q=1,K=4", "Q=3,K=2", "Q=3,K=4", "central", "left-alone", "right-alone",
                      "one-tier,Q=1", "one-tier,Q=3"]  # fmt: skip
 
 
@@ -81,18 +81,18 @@ def test_cases_belong_together() -> None:
         ],
         baselines=["central"],
     )
-    found = list(combinations(sweep, "sweep.toml", {}, None))
-    assert [one.name for one in found] == ["wide", "narrow", "central,wide", "central,narrow"]
-    assert [one.job.training.momentum for one in found] == [0, 0.5, 0, 0.5]
-    assert [one.job.model.kind for one in found] == ["mlp", "linear"] * 2
+    result = list(combinations(sweep, "sweep.toml", {}, None))
+    assert [one.name for one in result] == ["wide", "narrow", "central,wide", "central,narrow"]
+    assert [one.job.training.momentum for one in result] == [0, 0.5, 0, 0.5]
+    assert [one.job.model.kind for one in result] == ["mlp", "linear"] * 2
     assert sweep.lines == "case"
 
 
 def test_values_may_be_tables() -> None:
     rows = [{"kind": "equal"}, {"kind": "label-skew", "concentration": 0.1}]
     steps = {"training": {"local_steps": 3}}
-    found = names(parsed(grid={"data": {"rows": rows}}, settings=steps, baselines=["central"]))
-    assert found == ["rows=equal", "rows=label-skew-0.1", "central"]
+    result = names(parsed(grid={"data": {"rows": rows}}, settings=steps, baselines=["central"]))
+    assert result == ["rows=equal", "rows=label-skew-0.1", "central"]
     wide = {"silos": {"left": {"model": {"hidden": [[8], [16, 8]]}}, "right": {"model": {"hidden": [[8]]}}}}
     assert parsed(grid=wide, baselines=[]).lines == "left.model.hidden"
     models = [{"kind": "mlp", "hidden": [8]}, {"kind": "mlp", "hidden": [16, 8]}]
@@ -157,10 +157,10 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
 
 
 def test_a_sweep_file_names_its_job_from_where_it_lies(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(embedded("breast-cancer"))
+    (tmp_path / "own.toml").write_text(embedded_job_text("breast-cancer"))
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(TINY | {"job": "own.toml", "grid": {}}))
-    found = load_sweep(tmp_path / "sweep.toml")
-    assert found.job == str(tmp_path / "own.toml")
+    result = load_sweep(tmp_path / "sweep.toml")
+    assert result.job == str(tmp_path / "own.toml")
     text = tomli_w.dumps(TINY | {"settings": {"data": {"directory": "files"}}})
     (tmp_path / "paths.toml").write_text(text)
     assert load_sweep(tmp_path / "paths.toml").settings["data"]["directory"] == str(tmp_path / "files")
@@ -176,8 +176,8 @@ def test_a_sweep_file_names_its_job_from_where_it_lies(tmp_path: Path) -> None:
 def test_the_papers_experiments_are_whole(name: str, scale: str) -> None:
     sweep = experiment(name, scale)
     assert sweep.name == f"{name}-{scale}"
-    found = list(combinations(sweep, name, {}, None))
-    federated = [one for one in found if one.variant == "federation"]
+    result = list(combinations(sweep, name, {}, None))
+    federated = [one for one in result if one.variant == "federation"]
     if name.endswith("-silos"):
         assert [one.name for one in federated] == ["N=1", "N=4", "N=16"]
         assert {one.job.training.local_steps for one in federated} == {10}
@@ -275,8 +275,8 @@ def test_a_run_of_a_sweep_is_that_of_train(swept: Path, tmp_path: Path) -> None:
     for seed in (1, 2):  # the first goes on from a trial
         run, path = swept / f"runs/Q=3,K=4,seed={seed}", tmp_path / str(seed)
         tdcd.run_job(tdcd.load_job(run / "job.toml"), path)
-        found, expected = contents(run), contents(path)
-        assert {k: v for k, v in found.items() if k != "report.html"} == expected
+        result, expected = contents(run), contents(path)
+        assert {k: v for k, v in result.items() if k != "report.html"} == expected
 
 
 def test_one_tier_by_single_steps_is_central(swept: Path) -> None:
@@ -284,8 +284,8 @@ def test_one_tier_by_single_steps_is_central(swept: Path) -> None:
     (tier,) = (one for one in plan if one["name"] == "one-tier,Q=1")
     assert tier["runs"][0]["path"] == "runs/central,seed=1", "so it is trained once"
     job = tdcd.load_job(swept / "runs/central,seed=1/job.toml")
-    found = run_variant(job, tdcd.load_data(job), "one-tier", None)
-    assert same(tdcd.load_blocks(swept / "runs/central,seed=1"), found.blocks)
+    result = run_variant(job, tdcd.load_data(job), "one-tier", None)
+    assert same(tdcd.load_blocks(swept / "runs/central,seed=1"), result.blocks)
 
 
 def test_started_again_nothing_is_run_twice_and_it_can_grow(swept: Path) -> None:
@@ -340,23 +340,23 @@ def contents(path: Path) -> dict[str, Any]:
     def timeless(line: str) -> Any:
         return {key: value for key, value in json.loads(line).items() if key != "seconds"}
 
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     for file in sorted(path.rglob("*")):
         name = str(file.relative_to(path))
         if file.is_dir() or file.name == ".lock":
             continue
         if file.name == "history.jsonl":
-            found[name] = [timeless(line) for line in file.read_text().splitlines()]
+            outcome[name] = [timeless(line) for line in file.read_text().splitlines()]
         elif file.name == "result.json":
             result = json.loads(file.read_text())
-            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "evaluated")}
+            outcome[name] = {k: v for k, v in result.items() if k not in ("seconds", "evaluated")}
         elif file.name == "checkpoint.safetensors":
-            found[name] = {key: t.tolist() for key, t in safetensors.torch.load_file(file).items()}
+            outcome[name] = {key: t.tolist() for key, t in safetensors.torch.load_file(file).items()}
         elif file.name in ("environment.json", "report.html"):
-            found[name] = True
+            outcome[name] = True
         else:
-            found[name] = file.read_bytes()
-    return found
+            outcome[name] = file.read_bytes()
+    return outcome
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_files(tmp_path: Path) -> None:
@@ -475,9 +475,9 @@ def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys
     out.mkdir()
     with FileLock(out / ".lock"):
         assert run_command("sweep", tmp_path / "sweep.toml", "--out", out) == 2
-    told = capsys.readouterr()
-    assert "is in use by another sweep" in told.err
-    assert "failed" not in told.out + told.err
+    text = capsys.readouterr()
+    assert "is in use by another sweep" in text.err
+    assert "failed" not in text.out + text.err
 
 
 @settings(max_examples=examples(1), deadline=None)

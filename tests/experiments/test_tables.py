@@ -182,7 +182,7 @@ def test_a_run_does_not_predict_from_other_tables_as_if_they_were_its_own(tables
 
 def test_an_id_that_occurs_twice_is_an_error_with_an_alignment_too(tables: Path) -> None:
     job = written(tables, lambda table: table["data"].update(alignment="x.parquet"))
-    TableJob.opened(job, lambda what: None).align()[0].save(tables / "x.parquet")
+    TableJob.open(job, lambda what: None).align()[0].save(tables / "x.parquet")
     with (tables / "south.csv").open("a") as file:
         file.write("5000,1,0\n5000,2,0\n")
     with pytest.raises(DataError, match=r"silo 'bank': 1 IDs stand for several rows: 5000 \(south, south\)"):
@@ -231,7 +231,7 @@ def test_an_alignment_is_reused_and_verified(tables: Path) -> None:
     job = written(tables, lambda table: table["data"].update(alignment="x.parquet"))
     with pytest.raises(DataError, match="x.parquet: no such alignment; make it with: tdcd align"):
         tdcd.load_data(job)
-    alignment, _ = TableJob.opened(job, lambda what: None).align()
+    alignment, _ = TableJob.open(job, lambda what: None).align()
     alignment.save(file)
     fresh = tdcd.load_data(written(tables)).federation
     assert tdcd.load_data(job).federation.fingerprint() == fresh.fingerprint()
@@ -274,7 +274,7 @@ def test_labels_in_every_silo_must_agree(tables: Path) -> None:
         table["silos"]["insurer"]["label"] = "died"
 
     job = written(tables, change)
-    alignment, _ = TableJob.opened(job, lambda what: None).align()
+    alignment, _ = TableJob.open(job, lambda what: None).align()
     assert not alignment.handed  # nobody needs to be told
     assert "died" not in tdcd.load_data(job).federation.preparations["insurer"].outputs
     frame = pl.read_csv(tables / "brokers.csv")

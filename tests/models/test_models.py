@@ -83,8 +83,8 @@ def test_read_from_a_table() -> None:
     assert READ.validate_python({"kind": "mlp", "hidden": [3]}) == MLP(hidden=[3])
     assert READ.validate_python({"kind": "a.b:c", "options": {"x": 1}}) == Imported(kind="a.b:c", options={"x": 1})
     assert MLP(hidden=(3,)) == MLP(hidden=[3])  # type: ignore[arg-type]
-    assert MLP(hidden=[3, 4]).told() == "mlp, hidden 3 4"
-    assert CNN(batch_norm=True).told() == "cnn, channels 16 32, batch norm True"
+    assert MLP(hidden=[3, 4]).describe() == "mlp, hidden 3 4"
+    assert CNN(batch_norm=True).describe() == "cnn, channels 16 32, batch norm True"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
         }
         for number, score in enumerate(scores)
     )
-    told = [
+    parts = [
         {"name": f"s{j}", "features": True, "clients": [{"name": str(k), "rows": 1} for k in range(clients)]}
         for j in range(silos)
     ]
@@ -74,7 +74,7 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
         path=Path(f"run-{steps}-{silos}-{clients}-{variant}-{seed}"),
         variant=variant,
         job={"training": {"local_steps": steps, "seed": seed}, "data": {"clients": clients, "features": silos}},
-        federation={"silos": told, "loss": "cross-entropy"},
+        federation={"silos": parts, "loss": "cross-entropy"},
         history=history,
         sessions=(),
         result={"status": status, "kept": len(scores) - 1},
@@ -94,11 +94,11 @@ def study(*panels: Panel, t_comm: tuple[float, ...] = (10.0, 100.0), wanted: flo
 
 
 def test_means_and_bands_over_seeds() -> None:
-    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2)).band(ACCURACY)
-    assert found.x.tolist() == [0, 2, 4]
-    assert found.mean == pytest.approx([0.2, 0.6, 0.8])
-    assert found.low == pytest.approx([0.1, 0.5, 0.7])
-    assert found.high == pytest.approx([0.3, 0.7, 0.9])
+    result = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2)).band(ACCURACY)
+    assert result.x.tolist() == [0, 2, 4]
+    assert result.mean == pytest.approx([0.2, 0.6, 0.8])
+    assert result.low == pytest.approx([0.1, 0.5, 0.7])
+    assert result.high == pytest.approx([0.3, 0.7, 0.9])
     under_way = replace(made(2, [0.3], seed=2), result={})
     shorter = line(made(2, [0.1, 0.5, 0.9]), under_way).band(ACCURACY)
     assert shorter.mean == pytest.approx([0.2]), "as far as all have come"
@@ -115,10 +115,10 @@ def test_time_to_a_target() -> None:
     assert one.reached(TEST_LOSS, 0.35) == [2, 1], "a loss is better the lower it is"
     assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
     assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
-    found = time_to(one, ACCURACY, 0.6, Costs())
-    assert found is not None
-    assert (found.at, found.times) == ((0.0,), (3.0,))
-    assert found.slope == pytest.approx(4.5)
+    result = time_to(one, ACCURACY, 0.6, Costs())
+    assert result is not None
+    assert (result.at, result.times) == ((0.0,), (3.0,))
+    assert result.slope == pytest.approx(4.5)
     central = line(made(1, [0.1, 0.9], variant="central"))
     assert central.times_to(ACCURACY, 0.8, Costs(t_comm=100)) == [1], "in one place nothing is sent"
     assert sum(central.traffic().values()) == 0
@@ -127,8 +127,8 @@ def test_time_to_a_target() -> None:
 def test_which_line_is_first_at_which_latency() -> None:
     """Q = 1 needs 10 rounds: 10·(3t + 1); Q = 10 needs 4: 4·(3t + 10). They meet at t = 30 / 18."""
     one, ten = line(made(1, [0.0] * 10 + [0.9])), line(made(10, [0.0] * 4 + [0.9]))
-    found = winners(Panel("", (one, ten), ()), ACCURACY, 0.9, Costs())
-    assert [(win.label, win.start, win.end) for win in found] == [
+    result = winners(Panel("", (one, ten), ()), ACCURACY, 0.9, Costs())
+    assert [(win.label, win.start, win.end) for win in result] == [
         ("Q = 1", 0, pytest.approx(30 / 18)),
         ("Q = 10", pytest.approx(30 / 18), np.inf),
     ]
@@ -147,9 +147,9 @@ def kept(run: RunFiles, sharing: str) -> RunFiles:
 def test_times_are_those_of_the_clock_at_every_latency(sharing: str, costs: Costs) -> None:
     """With exact labels the first question may wait for the steps of those who answer: time is not affine in t_comm."""
     lines = [line(kept(made(q, [0.0] * rounds + [0.9]), sharing)) for q, rounds in ((1, 60), (3, 30), (10, 9))]
-    found = [time_to(one, ACCURACY, 0.9, costs) for one in lines]
+    parts = [time_to(one, ACCURACY, 0.9, costs) for one in lines]
     for t in [0.0, 0.01, 0.3, 1.0, 2.0, 2.9, 3.0, 3.1, 6.0, 9.0, 20.0, 100.0, 1e4, 1e7]:
-        for one, time in zip(lines, found, strict=True):
+        for one, time in zip(lines, parts, strict=True):
             assert time is not None
             (want,) = one.times_to(ACCURACY, 0.9, costs.at(t)) or []
             assert time(t) == pytest.approx(want, rel=1e-6, abs=1e-6), (one.label, t)
@@ -170,19 +170,19 @@ def test_lines_that_are_first_together_share_it() -> None:
 
 def test_runs_that_diverged_are_left_out_of_means() -> None:
     bad = made(2, [0.1, 0.2], losses=[1.0, 5e4], seed=2, status="diverged")
-    found = line(made(2, [0.1, 0.5, 0.9]), bad)
-    assert found.finals(ACCURACY) == [0.9]
-    assert found.band(ACCURACY).mean == pytest.approx([0.1, 0.5, 0.9])
-    assert Panel("", (found,), ()).target(ACCURACY) == 0.9
-    assert found.times_to(ACCURACY, 0.9, Costs()) is None, "not every run gets there"
-    assert verdicts(found)["All settings converge"] == "no"
+    result = line(made(2, [0.1, 0.5, 0.9]), bad)
+    assert result.finals(ACCURACY) == [0.9]
+    assert result.band(ACCURACY).mean == pytest.approx([0.1, 0.5, 0.9])
+    assert Panel("", (result,), ()).target(ACCURACY) == 0.9
+    assert result.times_to(ACCURACY, 0.9, Costs()) is None, "not every run gets there"
+    assert verdicts(result)["All settings converge"] == "no"
     hopeless = Line("Q = 9", "federation", {}, (), None, {0.1: None})
     assert verdicts(line(made(2, [0.1, 0.9])), hopeless)["All settings converge"] == "no"
 
 
 def test_a_run_that_stopped_early_stays_where_it_stopped() -> None:
-    found = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7], seed=2)).band(ACCURACY)
-    assert found.mean == pytest.approx([0.2, 0.6, 0.8])
+    result = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7], seed=2)).band(ACCURACY)
+    assert result.mean == pytest.approx([0.2, 0.6, 0.8])
 
 
 def test_a_target_is_not_what_runs_begin_with() -> None:
@@ -202,11 +202,11 @@ def test_the_papers_claims_are_judged() -> None:
         made(1, [0.0] * 10 + [0.9], losses=[1.0] * 10 + [0.1]),
         made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.2]),
     )
-    found = verdicts(line(one), line(ten), wanted=0.9)
-    assert found == {"All settings converge": "yes", per: "yes", faster: "yes"}
+    result = verdicts(line(one), line(ten), wanted=0.9)
+    assert result == {"All settings converge": "yes", per: "yes", faster: "yes"}
     slow = made(10, [0.0] * 40 + [0.9], losses=[1.0] * 40 + [0.05])
-    found = verdicts(line(one), line(slow), wanted=0.9)
-    assert (found[per], found[faster]) == ("no", "no")
+    result = verdicts(line(one), line(slow), wanted=0.9)
+    assert (result[per], result[faster]) == ("no", "no")
     thirty = made(30, [0.0, 0.9], losses=[1.0, 0.15])
     assert verdicts(line(one), line(ten), line(thirty), wanted=0.9)[per] == "partly"
     again = made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.05], seed=2)
@@ -237,10 +237,10 @@ def test_the_page_of_a_sweep(swept: Path) -> None:
 
 
 def test_its_files(swept: Path) -> None:
-    found = {file.name for file in (swept / "report").iterdir()}
+    result = {file.name for file in (swept / "report").iterdir()}
     kinds = {f"K-{k}-{what}.{kind}" for k in (2, 5) for what in ("time-10", "time-100", "loss", "metric", "traffic")
              for kind in ("svg", "png")}  # fmt: skip
-    assert kinds | {"results.csv", "curves.csv"} <= found
+    assert kinds | {"results.csv", "curves.csv"} <= result
     assert (swept / "report/K-2-loss.png").read_bytes().startswith(b"\x89PNG")
     with (swept / "report/curves.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -275,8 +275,8 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
     for a, b in zip(cheap.lines, dear.lines, strict=True):
         assert a.runs[0].path == b.runs[0].path
     one, two = cheap.panels[0].lines[0], dear.panels[0].lines[0]
-    found = zip(one.shown, one.reached(ACCURACY, 0.5), strict=True)
-    rounds = [run.history[place or 0]["round"] for run, place in found]
+    result = zip(one.visible_runs, one.reached(ACCURACY, 0.5), strict=True)
+    rounds = [run.history[place or 0]["round"] for run, place in result]
     assert one.times_to(ACCURACY, 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
     assert two.times_to(ACCURACY, 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
     page = write_study(read_study([swept], t_comm=[7.0], costs=Costs(hub_latency=5.0)), tmp_path).read_text()
@@ -286,9 +286,9 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
 def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
     runs = [swept / "runs/Q=1,K=2,seed=1", swept / "runs/central,seed=1", swept / "runs/left-alone,seed=2"]
     assert [variant_of(path) for path in runs] == ["federation", "central", "left alone"]
-    found = read_study(runs)
-    assert [one.variant for one in found.lines] == ["federation", "central", "left alone"]
-    page = write_study(found, tmp_path).read_text()
+    result = read_study(runs)
+    assert [one.variant for one in result.lines] == ["federation", "central", "left alone"]
+    page = write_study(result, tmp_path).read_text()
     assert "3 runs compared" in page
     assert "Q=1,K=2,seed=1" in page
     job = tdcd.load_job("digits", {"training.rounds": 1, "baselines": ["central", "alone", "one-tier"]})
@@ -304,8 +304,8 @@ def test_costs_go_over_those_of_the_sweep(swept: Path, tmp_path: Path) -> None:
     plan = json.loads((path / "sweep.json").read_text())
     plan["sweep"]["costs"]["step"] = 2.0
     (path / "sweep.json").write_text(json.dumps(plan))
-    found = read_study([path], costs=Costs(hub_latency=3.0)).costs
-    assert (found.step, found.hub_latency) == (2.0, 3.0)
+    result = read_study([path], costs=Costs(hub_latency=3.0)).costs
+    assert (result.step, result.hub_latency) == (2.0, 3.0)
     with pytest.raises(tdcd.JobError, match=r"t_comm: should be greater than or equal to 0"):
         write_study(read_study([path], t_comm=[-10.0]), tmp_path)
     with pytest.raises(tdcd.JobError, match=r"no run has a client 'left/nobody'"):
@@ -328,9 +328,9 @@ def test_without_test_samples_the_training_rows_are_compared(swept: Path, tmp_pa
         shutil.copytree(swept / "runs" / name, paths[-1])
         lines = [json.loads(line) | {"test": {}} for line in (paths[-1] / "history.jsonl").read_text().splitlines()]
         (paths[-1] / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read_study(paths)
-    assert found.measure == Measure("train", "accuracy")
-    assert "training accuracy over time" in write_study(found, tmp_path).read_text()
+    result = read_study(paths)
+    assert result.measure == Measure("train", "accuracy")
+    assert "training accuracy over time" in write_study(result, tmp_path).read_text()
 
 
 def test_a_combination_of_which_every_rate_diverged_is_told(tmp_path: Path) -> None:
@@ -373,6 +373,6 @@ def test_the_extras_of_a_run(tmp_path: Path) -> None:
 @pytest.mark.skipif(browser() is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1200])
 def test_it_fits_a_phone_and_a_desk_in_a_browser(swept: Path, tmp_path: Path, width: int) -> None:
-    found = drawn_in_a_browser((swept / "report.html").read_text(), tmp_path, width)
-    assert found["width"] <= width, "the page scrolls sideways"
-    assert found["drawn"] == 2 * 6 + 1
+    result = drawn_in_a_browser((swept / "report.html").read_text(), tmp_path, width)
+    assert result["width"] <= width, "the page scrolls sideways"
+    assert result["drawn"] == 2 * 6 + 1

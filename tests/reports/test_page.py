@@ -129,6 +129,6 @@ def test_any_topology_is_drawn_inside_its_frame(silos: int, clients: int) -> Non
 @pytest.mark.skipif(browser() is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1200])
 def test_it_fits_a_phone_and_a_desk_in_a_browser(run: Path, tmp_path: Path, width: int) -> None:
-    found = drawn_in_a_browser((run / "report.html").read_text(), tmp_path, width)
-    assert found["width"] <= width, "the page scrolls sideways"
-    assert found["drawn"] == 3
+    result = drawn_in_a_browser((run / "report.html").read_text(), tmp_path, width)
+    assert result["width"] <= width, "the page scrolls sideways"
+    assert result["drawn"] == 3

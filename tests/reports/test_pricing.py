@@ -47,8 +47,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
 
 @given(st.floats(0, 1e6), st.floats(0, 1e3))
 def test_the_papers_formula(two: RunFiles, t_comm: float, t_comp: float) -> None:
-    found = times(two, Costs(t_comm=t_comm, step=t_comp))
-    assert found == pytest.approx([number * (3 * t_comm + STEPS * t_comp) for number in (0, 2, 4, 6)])
+    result = times(two, Costs(t_comm=t_comm, step=t_comp))
+    assert result == pytest.approx([number * (3 * t_comm + STEPS * t_comp) for number in (0, 2, 4, 6)])
 
 
 def test_exactly_the_papers_units(two: RunFiles) -> None:
@@ -117,14 +117,14 @@ def test_the_history_holds_the_sums_of_the_ledger(two: RunFiles) -> None:
 
 def test_batches_that_were_given_are_priced_as_given(tmp_path: Path) -> None:
     batches = [[0, 1, 2], [35, 36], [0, 39], [1], list(range(40)), [5, 6]]
-    found = run(tmp_path / "run", batches=batches)
-    assert [sent.hub_to_hub for sent in traffic_by_round(found)] == [2 * 4 * len(batch) for batch in batches]
-    assert traffic_by_round(found)[3] == Traffic(2 * (12 + 4), 2 * (12 + 4), 8)
+    result = run(tmp_path / "run", batches=batches)
+    assert [sent.hub_to_hub for sent in traffic_by_round(result)] == [2 * 4 * len(batch) for batch in batches]
+    assert traffic_by_round(result)[3] == Traffic(2 * (12 + 4), 2 * (12 + 4), 8)
 
 
 def test_a_full_batch_is_the_same_in_every_round(tmp_path: Path) -> None:
-    found = run(tmp_path / "run", silos=3, batch_size="full")
-    assert traffic_by_round(found) == [Traffic(5 * 12 + 3 * 160, 5 * 12 + 3 * 160, 3 * 2 * 160)] * 6
+    result = run(tmp_path / "run", silos=3, batch_size="full")
+    assert traffic_by_round(result) == [Traffic(5 * 12 + 3 * 160, 5 * 12 + 3 * 160, 3 * 2 * 160)] * 6
 
 
 def test_going_on_counts_on(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_a_damaged_roster_is_named(two: RunFiles, tmp_path: Path, damage: str) -
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:-20])
     else:
-        told = json.loads((path / "federation.json").read_text())
-        told["silos"][0]["name"] = "z"
-        (path / "federation.json").write_text(json.dumps(told))
+        record = json.loads((path / "federation.json").read_text())
+        record["silos"][0]["name"] = "z"
+        (path / "federation.json").write_text(json.dumps(record))
     with pytest.raises(tdcd.RunError, match=r"rosters.safetensors|who holds what"):
         traffic_by_round(read_run(path))
 
@@ -206,7 +206,7 @@ def test_bytes_where_labels_are_kept(kept: RunFiles) -> None:
 def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
     """All rows in every round; the first silo has labels, the second asks at each of the two steps."""
     labels = tdcd.Labels(silo="a", sharing="exact")
-    found = run(tmp_path / "run", labels=labels, local_steps=2, batch_size="full", rounds=2)
+    result = run(tmp_path / "run", labels=labels, local_steps=2, batch_size="full", rounds=2)
     clients, hubs = 5.0, 7.0
     costs = Costs(t_comm=10, client_bandwidth=clients, hub_bandwidth=hubs)
     a = b = 0.0
@@ -217,7 +217,7 @@ def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
         b = answered + 10 + 2 * 20 * 4 / clients + 1
         answered = max(b + 10 + 2 * 160 / hubs, a) + 10 + 2 * 30 * 4 / clients
         a, b = answered, answered + 10 + (20 * 4 + 12) / clients + 1
-    assert round_ends(found, costs)[-1] == pytest.approx(max(a, b))
+    assert round_ends(result, costs)[-1] == pytest.approx(max(a, b))
 
 
 def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunFiles) -> None:
@@ -226,6 +226,6 @@ def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_we
 
 
 def test_one_silo_with_features_and_one_with_labels_have_nothing_to_exchange_if_they_are_shared(tmp_path: Path) -> None:
-    found = run(tmp_path / "run", silos=1, labels=tdcd.Labels(silo="registry", sharing="shared"))
-    assert times(found, Costs(t_comm=10)) == [0, 48, 96, 144]
-    assert round_ends(found, Costs(t_comm=10))[-1] == 144
+    result = run(tmp_path / "run", silos=1, labels=tdcd.Labels(silo="registry", sharing="shared"))
+    assert times(result, Costs(t_comm=10)) == [0, 48, 96, 144]
+    assert round_ends(result, Costs(t_comm=10))[-1] == 144

@@ -115,11 +115,11 @@ def test_stopped_at_any_write_it_ends_where_it_would_have(
                     run(path, keep=keep, patience=patience)
             except error:
                 pass
-        found = run(path, keep=keep, patience=patience)
+        result = run(path, keep=keep, patience=patience)
         expected = ENDS[how]
-        assert found.kept == expected.kept
-        assert timeless(found) == timeless(expected)
-        assert same(found.blocks, expected.blocks)
+        assert result.kept == expected.kept
+        assert timeless(result) == timeless(expected)
+        assert same(result.blocks, expected.blocks)
         assert same(tdcd.load_blocks(path), expected.blocks)
 
 
@@ -151,9 +151,9 @@ def test_best_weights_survive_a_signal_while_they_are_written(
             patch.setattr(directory, "write_atomically", stopped)
             with pytest.raises(error):
                 run(path, keep="best")
-        found = run(path, keep="best")
-        assert found.kept == expected.kept
-        assert same(found.blocks, expected.blocks)
+        result = run(path, keep="best")
+        assert result.kept == expected.kept
+        assert same(result.blocks, expected.blocks)
         shutil.rmtree(path)
 
 
@@ -175,11 +175,11 @@ def test_more_rounds_end_where_a_run_of_so_many_ends(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
         run(path, rounds=first, **chosen)
-        found = run(path, rounds=total, **chosen)
+        result = run(path, rounds=total, **chosen)
         expected = run(None, rounds=total, **chosen)
-        assert found.kept == expected.kept
-        assert timeless(found) == timeless(expected)
-        assert same(found.blocks, expected.blocks)
+        assert result.kept == expected.kept
+        assert timeless(result) == timeless(expected)
+        assert same(result.blocks, expected.blocks)
 
 
 def test_missing_best_weights_are_told(tmp_path: Path) -> None:

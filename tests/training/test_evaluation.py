@@ -12,14 +12,14 @@ from tdcd.training.metrics import PRIMARY, measure
 def test_classes() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(200, 7, generator=generator), torch.randint(7, (200,), generator=generator)
-    found = measure(CrossEntropy(), scores, labels)
-    assert set(found) == {"loss", "accuracy", "f1", "top5", "auroc", "auprc"}
+    result = measure(CrossEntropy(), scores, labels)
+    assert set(result) == {"loss", "accuracy", "f1", "top5", "auroc", "auprc"}
     predicted = scores.argmax(1).numpy()
-    assert found["accuracy"] == pytest.approx(np.mean(predicted == labels.numpy()))
-    assert found["top5"] == pytest.approx(metrics.top_k_accuracy_score(labels, scores, k=5))
+    assert result["accuracy"] == pytest.approx(np.mean(predicted == labels.numpy()))
+    assert result["top5"] == pytest.approx(metrics.top_k_accuracy_score(labels, scores, k=5))
     probabilities = scores.double().softmax(1)
-    assert found["auroc"] == pytest.approx(metrics.roc_auc_score(labels, probabilities, multi_class="ovr"))
-    assert found["loss"] == pytest.approx(float(nn.functional.cross_entropy(scores.double(), labels)))
+    assert result["auroc"] == pytest.approx(metrics.roc_auc_score(labels, probabilities, multi_class="ovr"))
+    assert result["loss"] == pytest.approx(float(nn.functional.cross_entropy(scores.double(), labels)))
     few = measure(CrossEntropy(), scores[:, :3], labels % 2)
     assert set(few) == {"loss", "accuracy", "f1"}
 
@@ -27,18 +27,18 @@ def test_classes() -> None:
 def test_binary() -> None:
     scores = torch.tensor([[2.0], [-1.0], [0.5], [-3.0], [1.0]])
     labels = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])
-    found = measure(BinaryCrossEntropy(), scores, labels)
-    assert found["accuracy"] == pytest.approx(3 / 5)
-    assert found["f1"] == pytest.approx(2 / 3)
-    assert found["auroc"] == pytest.approx(5 / 6)
+    result = measure(BinaryCrossEntropy(), scores, labels)
+    assert result["accuracy"] == pytest.approx(3 / 5)
+    assert result["f1"] == pytest.approx(2 / 3)
+    assert result["auroc"] == pytest.approx(5 / 6)
     assert set(measure(BinaryCrossEntropy(), scores, torch.ones(5))) == {"loss", "accuracy", "f1"}
 
 
 def test_regression() -> None:
     scores, labels = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0], [3.0], [2.0]])
-    found = measure(SquaredError(), scores, labels)
-    assert found["mse"] == found["loss"] == pytest.approx(5 / 3)
-    assert found["r2"] == pytest.approx(1 - 5 / 2)
+    result = measure(SquaredError(), scores, labels)
+    assert result["mse"] == result["loss"] == pytest.approx(5 / 3)
+    assert result["r2"] == pytest.approx(1 - 5 / 2)
     assert set(measure(SquaredError(), scores[:1], labels[:1])) == {"loss", "mse"}
 
 

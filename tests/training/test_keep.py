@@ -34,7 +34,7 @@ def run(
 
 
 def losses(result: tdcd.Result) -> list[float]:
-    return [found.validation["loss"] for found in result.history]
+    return [match.validation["loss"] for match in result.history]
 
 
 def test_the_best_weights_are_kept(tmp_path: Path) -> None:

@@ -31,12 +31,12 @@ def area(scores: list[float], positive: list[bool]) -> float:
 
 def precision_area(scores: list[float], positive: list[bool]) -> float:
     """Return the mean precision over all positives, those with equal scores taken in together."""
-    total, found = sum(positive), Fraction(0)
+    total, result = sum(positive), Fraction(0)
     for threshold in sorted(set(scores)):
         above = [p for s, p in zip(scores, positive, strict=True) if s >= threshold]
         here = sum(p for s, p in zip(scores, positive, strict=True) if s == threshold)
-        found += Fraction(here, total) * Fraction(sum(above), len(above))
-    return float(found)
+        result += Fraction(here, total) * Fraction(sum(above), len(above))
+    return float(result)
 
 
 def f1(truth: list[int], said: list[int], of: int) -> float | None:
@@ -53,10 +53,10 @@ def softmax(row: list[float]) -> list[float]:
 
 def check(objective: Objective, rows: list[list[float]], labels: Any, expected: dict[str, float], cuts: int) -> None:
     scores = torch.tensor(rows, dtype=torch.float64)
-    found = measure(objective, scores, labels)
+    result = measure(objective, scores, labels)
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
-    assert set(found) == set(expected)
+        assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+    assert set(result) == set(expected)
     ranked = ranks(objective, scores)
     sums = added(
         tally(objective, scores[k::cuts], labels[k::cuts], ranked[k::cuts]) for k in range(cuts) if len(scores[k::cuts])

@@ -48,12 +48,12 @@ def test_baselines_are_torchs_sgd_on_the_joined_data(variant: str, more: dict[st
     """One optimiser of torch's that takes every step, its momentum never reset."""
     wanted = job(**more)
     data = load_data(wanted)
-    found = run_variant(wanted, data, variant, None)
+    result = run_variant(wanted, data, variant, None)
     settings = variant_job(wanted, variant).training
     assert settings.rounds == 18
     names = ["silo-2"] if "alone" in variant else ["silo-1", "silo-2"]
     rows, labels = data.federation.samples.features, data.federation.samples.labels.double()
-    modules = {name: network.module for name, network in found.networks.items()}
+    modules = {name: network.module for name, network in result.networks.items()}
     assert sorted(modules) == names
     one = nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()}).train()
     optimiser = torch.optim.SGD(
@@ -73,7 +73,7 @@ def test_baselines_are_torchs_sgd_on_the_joined_data(variant: str, more: dict[st
         optimiser.step()
     for name in names:
         for weight, value in one[name].named_parameters():
-            assert torch.allclose(found.blocks[name][weight], value.detach(), rtol=0, atol=1e-12), (name, weight)
+            assert torch.allclose(result.blocks[name][weight], value.detach(), rtol=0, atol=1e-12), (name, weight)
 
 
 def test_a_federation_does_not_beat_its_central_baseline_by_momentum_alone() -> None:

@@ -38,5 +38,5 @@ def test_sums_over_clients_make_the_measures_of_all_rows(
 def test_a_constant_target() -> None:
     objective, y = objective_of("se"), torch.full((4, 1), 2.0, dtype=torch.float64)
     for scores in (y, y + 1):
-        found = measured(objective, tally(objective, scores, y, ranks(objective, scores)))
-        assert found == pytest.approx(measure(objective, scores, y))
+        result = measured(objective, tally(objective, scores, y, ranks(objective, scores)))
+        assert result == pytest.approx(measure(objective, scores, y))

@@ -38,7 +38,7 @@ def command(
     read = load_job(job, dict(parse_setting(text) for text in settings or []))
     console = terminal(stderr=True)
     with console.status("") as status:
-        opened = TableJob.opened(read, lambda what: status.update(Text(f"reading {what}")))
+        opened = TableJob.open(read, lambda what: status.update(Text(f"reading {what}")))
         alignment, _ = opened.align()
     named = read.data.alignment if isinstance(read.data, TableData) else None
     path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
@@ -51,8 +51,8 @@ def command(
             silo: {client: {"rows": share.rows, "common": share.common} for client, share in clients.items()}
             for silo, clients in alignment.shares.items()
         }
-        told = {"file": str(path), "common": common, "fingerprint": alignment.fingerprint, "silos": shares}
-        typer.echo(json_.dumps(told))
+        record = {"file": str(path), "common": common, "fingerprint": alignment.fingerprint, "silos": shares}
+        typer.echo(json_.dumps(record))
         return
     table = Table(title=f"{common:,} IDs are in all silos", title_justify="left")
     table.add_column("silo")

@@ -55,7 +55,7 @@ def labels(
     from rich.text import Text
 
     from tdcd.cli.terminal import terminal
-    from tdcd.experiments.audit import audit_labels, defences_of
+    from tdcd.experiments.audit import audit_labels, privatizers_of
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
     from tdcd.reports.files import read_run
@@ -69,21 +69,21 @@ def labels(
         raise RunError(f"{job}: the run of one hub, which has no labels to audit with; audit the job as a simulation")
     read = load_job(file, overrides)
     importable(file.parent, *(import_path(job) if file != job else ()))
-    defences = defences_of(read, clip, noise or [])
+    privatizers = privatizers_of(read, clip, noise or [])
     console = terminal(stderr=True)
-    found: list[Audit] = []
+    parts: list[Audit] = []
     with console.status("") as status:
         data_read = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
 
-        def told(done: int, of: int) -> None:
-            status.update(f"training {len(found) + 1} of {len(defences)}: round {done:,} of {of:,}")
+        def on_progress(done: int, of: int) -> None:
+            status.update(f"training {len(parts) + 1} of {len(privatizers)}: round {done:,} of {of:,}")
 
-        for audit in audit_labels(read, data_read, defences, silo=silo, told=told):
-            found.append(audit)
+        for audit in audit_labels(read, data_read, privatizers, silo=silo, on_progress=on_progress):
+            parts.append(audit)
             if json:
                 typer.echo(json_.dumps(audit.as_dict()))
     if not json:
-        terminal().print(_table(found, read.labels.sharing or ""), highlight=False)
+        terminal().print(_table(parts, read.labels.sharing or ""), highlight=False)
 
 
 def _table(found: list["Audit"], sharing: str) -> "Table":
@@ -91,13 +91,13 @@ def _table(found: list["Audit"], sharing: str) -> "Table":
     from rich.table import Table
 
     one, rounds = found[0], max(audit.rounds for audit in found)
-    told = "AUROC of an attack by the first answer about a sample, or by all: 0.5 is a guess, at 1 every label is plain"
+    text = "AUROC of an attack by the first answer about a sample, or by all: 0.5 is a guess, at 1 every label is plain"
     if any(audit.diverged for audit in found):
-        told += ". Where training diverged, try a smaller rate: --set training.rate=…"
+        text += ". Where training diverged, try a smaller rate: --set training.rate=…"
     table = Table(
         title=f"Labels of {one.samples:,} samples as silo '{one.silo}' can tell them: {sharing}, {rounds:,} rounds",
         title_justify="left",
-        caption=told,
+        caption=text,
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -28,33 +28,33 @@ def command(
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
     with terminal(stderr=True).status("") as status:
-        found = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
+        result = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
     console = terminal()
-    for note in found.federation.notes:
+    for note in result.federation.notes:
         console.print(note, markup=False, soft_wrap=True)
-    for silo, made in found.federation.preparations.items():
+    for silo, made in result.federation.preparations.items():
         table = Table(title=f"Columns of {silo}", title_justify="left")
         for name in ("column", "holds", "inputs"):
             table.add_column(name, justify="right" if name == "inputs" else "left")
         for column in made.columns:
-            table.add_row(column.name, column.told(), str(len(column.outputs)))
+            table.add_row(column.name, column.describe(), str(len(column.outputs)))
         console.print(table)
     table = Table(title="Silos", title_justify="left")
     for name in ("silo", "a row", "clients", "training rows a client"):
         table.add_column(name, justify="left" if name == "silo" else "right")
-    for silo, roster in found.federation.rosters.items():
+    for silo, roster in result.federation.rosters.items():
         counts = roster.counts()
-        rows = found.federation.samples.features.get(silo)
+        rows = result.federation.samples.features.get(silo)
         shape = "only labels" if rows is None else " × ".join(map(str, rows.shape[1:]))
         table.add_row(silo, shape, f"{len(counts):,}", f"{min(counts):,} to {max(counts):,}")
     console.print(table)
     if read.labels.kept and not read.labels.classes and must_name(read.training.loss, read.labels.positive):
-        names = ", ".join(f'"{name}"' for name in found.federation.classes)
+        names = ", ".join(f'"{name}"' for name in result.federation.classes)
         advice = f"To deploy it, name the labels in the job, as nobody can look at all of them: classes = [{names}]"
         console.print(advice, markup=False, soft_wrap=True)
-    parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in found.ids.items())
+    parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in result.ids.items())
     console.print(f"Samples: {parts}")
-    if found.federation.classes:
-        counts = found.federation.samples.labels.bincount(minlength=len(found.federation.classes)).tolist()
-        told = ", ".join(f"{name} {count:,}" for name, count in zip(found.federation.classes, counts, strict=True))
-        console.print(f"Training labels: {told}", markup=False, soft_wrap=True)
+    if result.federation.classes:
+        counts = result.federation.samples.labels.bincount(minlength=len(result.federation.classes)).tolist()
+        text = ", ".join(f"{name} {count:,}" for name, count in zip(result.federation.classes, counts, strict=True))
+        console.print(f"Training labels: {text}", markup=False, soft_wrap=True)

@@ -33,4 +33,4 @@ def command(
     importable(job.parent)
     read, own = load_job(job), read_site(site, ClientSite)
     with running(f"{silo}/{client}", style, "stopped") as logger:
-        run_client(read, silo, client, own, insecure=insecure, told=logger.info)
+        run_client(read, silo, client, own, insecure=insecure, log=logger.info)

@@ -64,10 +64,10 @@ def _markdown(study: "Study") -> str:
     names = ["", *_names(study)]
     lines += [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for line in study.lines:
-        cells = _cells(study, line, WIDE) if line.shown else [_without(line), *[""] * (len(names) - 2)]
+        cells = _cells(study, line, WIDE) if line.visible_runs else [_without(line), *[""] * (len(names) - 2)]
         row = [study.name_of(line), *cells]
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |")
-    return "\n".join([*lines, "", *(f"- {told}" for told in speedups(study))])
+    return "\n".join([*lines, "", *(f"- {text}" for text in speedups(study))])
 
 
 def _title(study: "Study") -> str:
@@ -88,7 +88,9 @@ def _list(study: "Study", width: int) -> "RenderableType":
 
     parts: list[RenderableType] = [Text(_title(study), style="italic")]
     for line in study.lines:
-        rows = zip(_names(study), _cells(study, line, width), strict=True) if line.shown else [(_without(line), "")]
+        rows = (
+            zip(_names(study), _cells(study, line, width), strict=True) if line.visible_runs else [(_without(line), "")]
+        )
         table = Table.grid(padding=(0, 2, 0, 0))
         for name, cell in rows:
             table.add_row(f"  {name}", cell)
@@ -105,7 +107,7 @@ def _table(study: "Study", width: int) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    several = any(len(line.shown) > 1 for line in study.lines)
+    several = any(len(line.visible_runs) > 1 for line in study.lines)
     caption = "± is half of the range over seeds" if width >= WIDE else "means over seeds"
     table = Table(title=_title(study), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     if several:
@@ -115,7 +117,7 @@ def _table(study: "Study", width: int) -> "Table":
     for name in names if width >= WIDE else names[:-1]:
         table.add_column(name, justify="right")
     for line in study.lines:
-        cells = _cells(study, line, width) if line.shown else [_without(line)]
+        cells = _cells(study, line, width) if line.visible_runs else [_without(line)]
         table.add_row(study.name_of(line), *cells[: len(table.columns) - 1])
     return table
 
@@ -125,20 +127,20 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     from tdcd.reports.study import LOSS
     from tdcd.reports.words import about, duration, mean, number, size, time
 
-    def told(values: list[float]) -> str:
+    def cell(values: list[float]) -> str:
         return about(values) if width >= WIDE or not values else number(mean(values))
 
     sent, goal = sum(line.traffic().values()), study.goal
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
-        f"{max(run.history[-1]['round'] for run in line.shown):,}",
-        told(line.finals(LOSS)),
-        told(line.finals(study.measure)),
+        f"{max(run.history[-1]['round'] for run in line.visible_runs):,}",
+        cell(line.finals(LOSS)),
+        cell(line.finals(study.measure)),
         size(sent) if sent else "–",
     ]
     for t in study.t_comm:
         priced = study.costs.at(t)
-        whole = [times(run, priced)[-1] for run in line.shown]
+        whole = [times(run, priced)[-1] for run in line.visible_runs]
         spent = whole if goal is None else line.times_to(study.measure, goal, priced)
         cells.append(time(mean(spent)) if spent else "never")
-    return [*cells, duration(mean([run.history[-1]["seconds"] for run in line.shown]))]
+    return [*cells, duration(mean([run.history[-1]["seconds"] for run in line.visible_runs]))]

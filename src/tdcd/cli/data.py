@@ -20,7 +20,7 @@ def list_() -> None:
     for entry in SETS.values():
         console.print(Text.assemble((entry.name, "bold"), f"  {entry.what}"))
         console.print(f"    task   {entry.task}", markup=False)
-        console.print(f"    silos  {_told(entry.features.model_dump())}", markup=False)
+        console.print(f"    silos  {_describe_features(entry.features.model_dump())}", markup=False)
         if not entry.origin:
             console.print("    files  comes with tdcd", markup=False)
             continue
@@ -46,19 +46,19 @@ def check(
     console = terminal(soft_wrap=True)
     try:
         with terminal(stderr=True).status(Text(f"reading {name}")):
-            found = inspect(read(name, directory))
+            result = inspect(read(name, directory))
     except DataError as error:
         if name not in SETS or not SETS[name].origin:
             raise
         layout = "\n".join(f"    {line}" for line in SETS[name].layout.splitlines())
         raise DataError(f"{error}\n  {name} should lie so:\n{layout}\n  from {SETS[name].origin}") from error
     console.print(f"{'data set':<12} {name}: {SETS[name].what}", markup=False)
-    for key, value in found.items():
+    for key, value in result.items():
         console.print(f"{key:<12} {value}", markup=False)
     console.print(f"{name} is complete.", style="bold")
 
 
-def _told(features: dict[str, object]) -> str:
+def _describe_features(features: dict[str, object]) -> str:
     silos = features.get("silos")
     count = len(silos) if isinstance(silos, dict) else silos
     return f"{features['kind']}, {count}" if count else f"{features['kind']}, one a silo"

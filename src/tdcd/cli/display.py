@@ -55,10 +55,10 @@ class Display(Screen, JobObserver, ABC):
     def measures(self, evaluation: Evaluation) -> list[str]:
         """Tell an evaluation in a few words."""
         parts = {"validation": evaluation.validation, "test": evaluation.test}
-        told = [
-            f"{name} {self.metric} {found[self.metric]:.4f}" for name, found in parts.items() if self.metric in found
+        text = [
+            f"{name} {self.metric} {result[self.metric]:.4f}" for name, result in parts.items() if self.metric in result
         ]
-        return [f"loss {evaluation.train['loss']:.4f}", *told]
+        return [f"loss {evaluation.train['loss']:.4f}", *text]
 
     @abstractmethod
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
@@ -257,8 +257,8 @@ class Live(Spoken):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """See Observer."""
-        told = self.measures(evaluation)
-        self._progress.update(self._task, measures="  ".join(told if self._wide else [told[0], *told[1:][-1:]]))
+        text = self.measures(evaluation)
+        self._progress.update(self._task, measures="  ".join(text if self._wide else [text[0], *text[1:][-1:]]))
 
 
 def _per_second(speed: float) -> str:

@@ -44,7 +44,7 @@ def command(
             own,
             insecure=insecure,
             observer=_observer(logger),
-            told=logger.info,
+            log=logger.info,
             watch=lambda hub: serve(hub, own.metrics),
         )
 
@@ -58,14 +58,14 @@ def _observer(logger: Any) -> Any:
 
         def evaluated(self, evaluation: "Evaluation") -> None:
             parts = {"train": evaluation.train, "validation": evaluation.validation, "test": evaluation.test}
-            told = [
+            text = [
                 f"{part} {name} {value:.4f}"
                 for part, measures in parts.items()
                 for name, value in measures.items()
                 if part != "train" or name == "loss"
             ]
-            facts = {"round": evaluation.round, **{part: dict(found) for part, found in parts.items() if found}}
-            words = ", ".join(told) or "measured where the labels are, which does not tell this hub"
+            facts = {"round": evaluation.round, **{part: dict(result) for part, result in parts.items() if result}}
+            words = ", ".join(text) or "measured where the labels are, which does not tell this hub"
             logger.info(f"round {evaluation.round}: {words}", extra={"facts": facts})
 
     return Telling()

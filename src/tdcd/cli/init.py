@@ -16,14 +16,14 @@ def command(
 ) -> None:
     """Write a commented job file to edit and train."""
     from tdcd.errors import nearest
-    from tdcd.experiments.job import EMBEDDED, TEMPLATES, embedded
+    from tdcd.experiments.job import EMBEDDED, TEMPLATES, embedded_job_text
 
     if name not in (*EMBEDDED, *TEMPLATES):
         raise JobError(f"no job to start from is called '{name}'{nearest(name, (*EMBEDDED, *TEMPLATES))}")
     path = out or Path(f"{name}.toml")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(embedded(name))
+            file.write(embedded_job_text(name))
     except FileExistsError as error:
         raise JobError(f"{path} exists already and is left as it is; choose another with --out") from error
     except OSError as error:

@@ -49,21 +49,21 @@ def command(
             if not separator or not path:
                 raise JobError(f"--table {text}: write it as SILO=FILE, such as bank=new-bank.csv")
             files.setdefault(silo, []).append(path)
-        found = loaded.predict_tables(files)
+        result = loaded.predict_tables(files)
     else:
-        found = loaded.predict_held_out()
+        result = loaded.predict_held_out()
     try:
-        found.frame.write_csv(out) if out.suffix == ".csv" else found.frame.write_parquet(out)
+        result.frame.write_csv(out) if out.suffix == ".csv" else result.frame.write_parquet(out)
     except OSError as error:
         raise DataError(f"{out}: cannot be written: {error}") from error
     if json:
-        told = {"measures": dict(found.measures), "warnings": list(found.warnings)}
-        typer.echo(json_.dumps({"file": str(out), "predictions": found.frame.height, **told}))
+        record = {"measures": dict(result.measures), "warnings": list(result.warnings)}
+        typer.echo(json_.dumps({"file": str(out), "predictions": result.frame.height, **record}))
         return
     typer.echo(f"{run}: {loaded.ended}")
-    typer.echo(found.note)
-    for warning in found.warnings:
+    typer.echo(result.note)
+    for warning in result.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"{out}: {found.frame.height:,} predictions")
-    if found.measures:
-        typer.echo("  ".join(f"{name} {value:.4f}" for name, value in found.measures.items()))
+    typer.echo(f"{out}: {result.frame.height:,} predictions")
+    if result.measures:
+        typer.echo("  ".join(f"{name} {value:.4f}" for name, value in result.measures.items()))

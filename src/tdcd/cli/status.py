@@ -79,7 +79,7 @@ def _shown(reply: "StatusReply") -> "RenderableType":
         ("stage", reply.stage),
         ("round", f"{reply.round:,} of {reply.rounds:,}  {speed}"),
         ("sent, received", f"{reply.bytes_sent / 1e6:,.1f} MB, {reply.bytes_received / 1e6:,.1f} MB"),
-        ("evaluation", _told(reply.evaluation)),
+        ("evaluation", _describe_evaluation(reply.evaluation)),
         ("last error", reply.last_error or "none"),
     ):
         head.add_row(Text(name, style="bold"), value)
@@ -98,13 +98,13 @@ def _shown(reply: "StatusReply") -> "RenderableType":
     return Group(head, clients, peers)
 
 
-def _told(evaluation: str) -> str:
+def _describe_evaluation(evaluation: str) -> str:
     if not evaluation:
         return "none yet"
-    found = json_.loads(evaluation)
+    record = json_.loads(evaluation)
     parts = [
         f"{part} {', '.join(f'{name} {value:.4f}' for name, value in measures.items())}"
-        for part, measures in found.items()
+        for part, measures in record.items()
         if isinstance(measures, dict)
     ]
-    return f"after round {found.get('round')}: {'; '.join(parts)}"
+    return f"after round {record.get('round')}: {'; '.join(parts)}"

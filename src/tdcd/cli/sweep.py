@@ -52,10 +52,10 @@ def command(
     from tdcd.experiments.sweep import load_sweep
     from tdcd.strict import parse_setting
 
-    found = load_sweep(sweep)
-    importable(sweep.parent, Path(found.job).parent)
+    result = load_sweep(sweep)
+    importable(sweep.parent, Path(result.job).parent)
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
-    run(found, str(sweep), data, jobs, out, overrides, seeds, listing=listing, quiet=quiet)
+    run(result, str(sweep), data, jobs, out, overrides, seeds, listing=listing, quiet=quiet)
 
 
 def run(
@@ -104,9 +104,9 @@ def run(
 def _list(sweep: "Sweep", where: str, overrides: dict[str, Any]) -> None:
     from tdcd.experiments.sweep import combinations, runs, trials
 
-    found = combinations(sweep, where, overrides, None)
-    tried = {trial.name for combination in found for trial in trials(sweep, combination).values()}
-    planned = {run.name: None for combination in found for run in runs(sweep, combination, None).values()}
+    result = combinations(sweep, where, overrides, None)
+    tried = {trial.name for combination in result for trial in trials(sweep, combination).values()}
+    planned = {run.name: None for combination in result for run in runs(sweep, combination, None).values()}
     for name in planned:
         typer.echo(name)
     alone = "; each silo alone comes on top: their names are known when the data is read"

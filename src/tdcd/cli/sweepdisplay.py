@@ -54,7 +54,7 @@ class Plain(SweepDisplay):
         """See SweepObserver."""
         with self.lock:
             self.done += 1
-            self.say(f"  {self.done}/{self.total}  {_told(name, result)}")
+            self.say(f"  {self.done}/{self.total}  {_describe_run(name, result)}")
 
     def failed(self, name: str) -> None:
         """See SweepObserver."""
@@ -71,8 +71,8 @@ class Plain(SweepDisplay):
         if rate is None:
             self.say(f"  {combination}: every rate diverged, so it is not run; try smaller ones than {min(losses):g}")
             return
-        told = ", ".join(f"{loss:.4f} at {tried:g}" for tried, loss in losses.items())
-        self.say(f"  {combination}: rate {rate:g} (training loss {told})")
+        text = ", ".join(f"{loss:.4f} at {tried:g}" for tried, loss in losses.items())
+        self.say(f"  {combination}: rate {rate:g} (training loss {text})")
 
     def finished(self, study: Study, report: Path) -> None:
         """See SweepDisplay."""
@@ -89,7 +89,7 @@ class Live(Plain):
         self._progress = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[told]}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True)),
             TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
             console=console,
         )
@@ -116,18 +116,18 @@ class Live(Plain):
         if self._whole is not None:
             self._progress.remove_task(self._whole)
         total = sum(iterations.values())
-        self._whole = self._progress.add_task(what, total=total, told=f"{self.done}/{self.total}")
+        self._whole = self._progress.add_task(what, total=total, status=f"{self.done}/{self.total}")
         self._progress.update(self._whole, completed=sum(self._at.values()))
 
     def began(self, name: str) -> None:
         """See SweepObserver."""
-        told = name.split("/", 1)[-1]
-        self._bars[name] = self._progress.add_task(f"  {told}", total=self._steps[name], told="reading")
+        text = name.split("/", 1)[-1]
+        self._bars[name] = self._progress.add_task(f"  {text}", total=self._steps[name], status="reading")
 
     def advanced(self, name: str, iteration: int, loss: float | None) -> None:
         """See SweepObserver."""
-        told = "" if loss is None else f"loss {loss:.4f}"
-        self._progress.update(self._bars[name], completed=iteration, told=told)
+        text = "" if loss is None else f"loss {loss:.4f}"
+        self._progress.update(self._bars[name], completed=iteration, status=text)
         self._update(name, iteration)
 
     def ended(self, name: str, result: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ class Live(Plain):
         with self.lock:
             self._at[name] = iteration
             if self._whole is not None:
-                self._progress.update(self._whole, completed=sum(self._at.values()), told=f"{self.done}/{self.total}")
+                self._progress.update(self._whole, completed=sum(self._at.values()), status=f"{self.done}/{self.total}")
 
 
 def display(*, quiet: bool) -> SweepDisplay:
@@ -155,7 +155,7 @@ def display(*, quiet: bool) -> SweepDisplay:
     return Live(terminal()) if sys.stdout.isatty() else Plain(terminal())
 
 
-def _told(name: str, result: Mapping[str, Any]) -> str:
+def _describe_run(name: str, result: Mapping[str, Any]) -> str:
     evaluated = result.get("evaluated") or {}
     words = [name.split("/", 1)[-1]]
     if result.get("status") == "diverged":

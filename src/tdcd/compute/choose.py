@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from tdcd.compute.footprint import bytes_per_row
-from tdcd.compute.fused import Fused, fused_trouble
+from tdcd.compute.fused import Fused, why_not_fused
 from tdcd.compute.interface import Compute
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
 from tdcd.compute.mixed import Mixed
-from tdcd.compute.modules import SMALL, rows_are_independent, unaltered, weights_of
+from tdcd.compute.modules import SMALL, is_unaltered, rows_are_independent, weights_of
 from tdcd.compute.onestep import OneStep, one_step
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.workers import ALONE, Workers, heavy
@@ -47,14 +47,14 @@ def choose(task: SiloTask, wanted: ComputeName = "auto") -> tuple[PathName, str]
         ModelError: the path was asked for by name and the silo's network or steps cannot take it.
     """
     if wanted != "auto":
-        trouble = _trouble(task, wanted)
+        trouble = _why_not(task, wanted)
         if trouble:
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" cannot be had: {trouble}; use "auto"')
         return wanted, f"{wanted} (as asked)"
-    if not _trouble(task, "kernel"):
+    if not _why_not(task, "kernel"):
         why = _AS_ONE if one_step(task.steps) else "all steps of a client in the cache"
         return "kernel", f"kernel ({why})"
-    if not _trouble(task, "one-step"):
+    if not _why_not(task, "one-step"):
         return "one-step", f"one-step ({_AS_ONE})"
     layers = list(task.network.module.modules())
     if any(isinstance(layer, _RECURRENT) for layer in layers):
@@ -63,9 +63,9 @@ def choose(task: SiloTask, wanted: ComputeName = "auto") -> tuple[PathName, str]
         return "loop", "loop (convolutions are faster one client at a time)"
     if weights_of(task.network.module) > SMALL:
         return "loop", "loop (the network is large: nothing is gained by stacking clients)"
-    if not _trouble(task, "layers"):
+    if not _why_not(task, "layers"):
         return "layers", "layers (stacked clients, gradients written out)"
-    trouble = _trouble(task, "stacked")
+    trouble = _why_not(task, "stacked")
     if trouble:
         return "loop", f"loop ({trouble})"
     if rows_are_independent(task.network.module):
@@ -100,16 +100,16 @@ def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:
     return name in ("layers", "stacked") or heavy(task)
 
 
-def _trouble(task: SiloTask, name: str) -> str:
+def _why_not(task: SiloTask, name: str) -> str:
     """Return why a path cannot compute a silo, or nothing."""
     module = task.network.module
     if name == "one-step":
         if not one_step(task.steps):
             return "it needs Q = 1 and no clipping"
-        sure = rows_are_independent(module) or (type(module) is LSTMNetwork and unaltered(module))
+        sure = rows_are_independent(module) or (type(module) is LSTMNetwork and is_unaltered(module))
         return "" if sure else "its rows may influence each other"
     if name == "kernel":
-        return fused_trouble(task)
+        return why_not_fused(task)
     if name == "layers":
         return "" if dense_layers(module) else "the network is not a chain of linear layers"
     return _stacking_fails(task) if name == "stacked" else ""
@@ -120,7 +120,7 @@ def _stacking_fails(task: SiloTask) -> str:
 
     A single step of rate 1 shows the gradient itself.
     """
-    if not unaltered(task.network.module):
+    if not is_unaltered(task.network.module):
         return "hooks are for one client at a time"
     task = replace(task, steps=LocalSteps(1))
     rows = min(4, len(task.labels))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdcd.compute.interface import blame, checked, mean_with_idle
+from tdcd.compute.interface import blame, check_embedding, mean_with_idle
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
@@ -74,7 +74,7 @@ class Chunked(ABC):
 
         def piece(rows: Tensor) -> Tensor:
             with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
-                return checked(task.network(block, task.features[rows], training=True), len(rows), task)
+                return check_embedding(task.network(block, task.features[rows], training=True), len(rows), task)
 
         return torch.cat(self.workers.map(piece, torch.split(shards.samples, PIECE)))
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from tdcd.core.network import copy_block
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 
 KEPT = 256 << 20
@@ -27,7 +27,7 @@ def bytes_per_row(task: SiloTask) -> int | None:
 
     try:
         with (
-            borrowed_stream(task.features.device),
+            borrow_stream(task.features.device),
             torch.enable_grad(),
             saved_tensors_hooks(pack, lambda tensor: tensor),
         ):

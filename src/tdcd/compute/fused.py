@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from tdcd.compute import kernels
 from tdcd.compute.interface import blame, mean_with_idle
-from tdcd.compute.modules import SMALL, unaltered, weights_of
+from tdcd.compute.modules import SMALL, is_unaltered, weights_of
 from tdcd.compute.onestep import one_step, shares
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps
-from tdcd.core.labels import Asked, Given
+from tdcd.core.labels import FixedGradient, RemoteGradient
 from tdcd.core.network import Block
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from tdcd.core.round import Round
@@ -70,7 +70,7 @@ class Fused:
         if target is None:
             raise ModelError(f"kernels do not know the loss {type(task.objective).__name__}")
         self._target = target
-        self._given = task.objective if isinstance(task.objective, Given) else None
+        self._given = task.objective if isinstance(task.objective, FixedGradient) else None
         classes = isinstance(task.objective, CrossEntropy)
         self._answers = (
             self._span(None if classes or self._given else self._labels),
@@ -80,13 +80,13 @@ class Fused:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        return self._embedded(block, self._features, shards.samples)
+        return self._embed_rows(block, self._features, shards.samples)
 
     def embed_whole(self, block: Block, features: Tensor) -> Tensor:
         """Embed any rows (M, …): (M, E). These networks are the same in training and evaluation."""
-        return self._embedded(block, features.contiguous(), torch.arange(len(features)))
+        return self._embed_rows(block, features.contiguous(), torch.arange(len(features)))
 
-    def _embedded(self, block: Block, features: Tensor, samples: Tensor) -> Tensor:
+    def _embed_rows(self, block: Block, features: Tensor, samples: Tensor) -> Tensor:
         task = self._task
         out = features.new_empty(len(samples), task.width)
         with blame(task, [], "the forward pass"):
@@ -154,7 +154,7 @@ def _target(objective: Loss) -> tuple[int, float] | None:
         return 1, objective.positive_weight
     if type(objective) is SquaredError:
         return 2, 1.0
-    if type(objective) is Given:
+    if type(objective) is FixedGradient:
         return 3, 1.0
     return None
 
@@ -162,7 +162,7 @@ def _target(objective: Loss) -> tuple[int, float] | None:
 def fused_shape(task: SiloTask) -> Shape | None:
     """Return what a kernel must know of a silo's network, or nothing where no kernel fits."""
     module = task.network.module
-    if task.network.buffers or not unaltered(module):
+    if task.network.buffers or not is_unaltered(module):
         return None
     if type(module) is LSTMNetwork:
         _, steps, features = task.features.shape
@@ -182,8 +182,8 @@ def _chain(module: nn.Module, row: tuple[int, ...]) -> Shape | None:
             row = (prod(row),)
         elif type(layer) in _ACTIVATIONS and layers and layers[-1][0] != _POOL and not layers[-1][1]:
             layers[-1][1] = _ACTIVATIONS[type(layer)]
-        elif (found := _layer(layer, row)) is not None:
-            kind, out, window = found
+        elif (result := _layer(layer, row)) is not None:
+            kind, out, window = result
             layers.append([kind, 0, *_image(row), *_image(out), *window])
             row = out
             own = dict(layer.named_parameters(prefix=index))
@@ -225,12 +225,12 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def fused_trouble(task: SiloTask) -> str:
+def why_not_fused(task: SiloTask) -> str:
     """Return why no kernel can compute a silo, or nothing."""
     shape = fused_shape(task)
     if shape is None:
         return "there is none for this network"
-    if isinstance(task.objective, Asked):
+    if isinstance(task.objective, RemoteGradient):
         return "kernels take all steps at once, and the silo's clients must ask for labels between them"
     if _target(task.objective) is None:
         return f"kernels do not know the loss {type(task.objective).__name__}"

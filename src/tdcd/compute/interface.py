@@ -11,7 +11,7 @@ from tdcd.core.network import Block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
-from tdcd.errors import ModelError, TdcdError, listed
+from tdcd.errors import ModelError, TdcdError, join_names
 
 
 class Compute(Protocol):
@@ -41,7 +41,7 @@ def mean_with_idle(task: SiloTask, block: Block, shards: Shards) -> Mean:
     return mean
 
 
-def checked(embedding: Tensor, rows: int, task: SiloTask) -> Tensor:
+def check_embedding(embedding: Tensor, rows: int, task: SiloTask) -> Tensor:
     """Return an embedding if it is one: a tensor (rows, E)."""
     shape = tuple(embedding.shape) if isinstance(embedding, Tensor) else type(embedding).__name__
     if shape != (rows, task.width):
@@ -57,7 +57,7 @@ def blame(task: SiloTask, clients: list[int], stage: str) -> Iterator[None]:
     except TdcdError:
         raise
     except Exception as error:
-        names = listed(f"'{task.roster.clients[k]}'" for k in clients)
+        names = join_names(f"'{task.roster.clients[k]}'" for k in clients)
         who = f", client {names}" if clients else ""
         hint = ""
         if "Expected more than 1 value per channel" in str(error):

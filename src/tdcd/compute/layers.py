@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.compute.chunked import Chunked
-from tdcd.compute.modules import unaltered
+from tdcd.compute.modules import is_unaltered
 from tdcd.compute.stacked import stack
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.client import LocalSteps, descend
@@ -45,9 +45,9 @@ class Layers(Chunked):
     """Compute a chunk of clients by batched matrix products."""
 
     def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
-        found = dense_layers(task.network.module)
-        assert found is not None, "only for chains of linear layers"  # noqa: S101
-        self._layers = found
+        result = dense_layers(task.network.module)
+        assert result is not None, "only for chains of linear layers"  # noqa: S101
+        self._layers = result
         super().__init__(task, workers)
         self._plain = task.steps == LocalSteps(task.steps.count)
 
@@ -100,15 +100,15 @@ class Layers(Chunked):
         """Return every client's gradient."""
         *inputs, embedding = self._forward(blocks, x)
         g = self.task.objective.gradient(embedding.add_(stale), y).mul_(share)
-        found: Block = {}
+        result: Block = {}
         for index in range(len(self._layers) - 1, -1, -1):
             layer, h = self._layers[index], inputs[index]
-            found[layer.weight] = torch.bmm(g.transpose(1, 2), h)
+            result[layer.weight] = torch.bmm(g.transpose(1, 2), h)
             if layer.bias is not None:
-                found[layer.bias] = g.sum(1)
+                result[layer.bias] = g.sum(1)
             if index:
                 g = self._below(index, torch.bmm(g, blocks[layer.weight]), h)
-        return found
+        return result
 
     def _below(self, index: int, g: Tensor, h: Tensor) -> Tensor:
         """Turn the gradient at a layer's input into that at the layer below, before its activation."""
@@ -118,20 +118,20 @@ class Layers(Chunked):
 
 def dense_layers(module: nn.Module) -> list[Dense] | None:
     """Return a module's layers if it is a plain chain of linear layers and known activations, all trainable."""
-    if type(module) is not nn.Sequential or not unaltered(module):
+    if type(module) is not nn.Sequential or not is_unaltered(module):
         return None
-    found: list[Dense] = []
+    parts: list[Dense] = []
     for index, layer in module._modules.items():
-        if type(layer) is nn.Flatten and not found and (layer.start_dim, layer.end_dim) == (1, -1):
+        if type(layer) is nn.Flatten and not parts and (layer.start_dim, layer.end_dim) == (1, -1):
             continue
         if type(layer) is nn.Linear:
             bias = f"{index}.bias" if layer.bias is not None else None
-            found.append(Dense(f"{index}.weight", bias, (layer.in_features, layer.out_features)))
-        elif type(layer) in _ACTIVATIONS and found and found[-1].follows is None:
-            found[-1] = replace(found[-1], follows=type(layer))
+            parts.append(Dense(f"{index}.weight", bias, (layer.in_features, layer.out_features)))
+        elif type(layer) in _ACTIVATIONS and parts and parts[-1].follows is None:
+            parts[-1] = replace(parts[-1], follows=type(layer))
         else:
             return None
     tensors = dict(module.named_parameters())
-    names = {name for layer in found for name in (layer.weight, layer.bias) if name}
+    names = {name for layer in parts for name in (layer.weight, layer.bias) if name}
     whole = names == set(tensors) and all(p.requires_grad for p in tensors.values())
-    return found if found and found[-1].follows is None and whole else None
+    return parts if parts and parts[-1].follows is None and whole else None

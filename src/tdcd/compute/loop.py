@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.footprint import KEPT, bytes_per_row
-from tdcd.compute.interface import blame, checked, mean_with_idle, weight_of
+from tdcd.compute.interface import blame, check_embedding, mean_with_idle, weight_of
 from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
@@ -19,7 +19,7 @@ from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
-from tdcd.core.streams import borrowed_stream, reseed, set_stream, stream_state
+from tdcd.core.streams import borrow_stream, reseed, set_stream, stream_state
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
 
@@ -56,7 +56,7 @@ class Loop:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
-        task, rows_of = self._task, self._gathered(shards)
+        task, rows_of = self._task, self._row_getter(shards)
         share = self._pure and self._per_row is not None and self._per_row * len(shards.samples) <= KEPT
         loading = object() if self._pure else None  # once a round will do if embedding leaves the weights alone
 
@@ -68,7 +68,7 @@ class Loop:
                 replica.copy_buffers(block)
                 self._seed(round_, client)
                 x = rows_of(part)
-                embedding = checked(replica.module(x.clone() if self._copies else x), len(x), task)
+                embedding = check_embedding(replica.module(x.clone() if self._copies else x), len(x), task)
                 if share and not replica.forget():
                     stream = stream_state(self._device) if self._draws else []
                     self._first[client] = First(embedding, replica.weights, replica.buffers(), stream)
@@ -81,7 +81,7 @@ class Loop:
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
-        task, rows_of, labels = self._task, self._gathered(shards), self._task.labels[shards.samples]
+        task, rows_of, labels = self._task, self._row_getter(shards), self._task.labels[shards.samples]
 
         def one(shard: tuple[int, slice]) -> tuple[Replica, int]:
             client, part = shard
@@ -116,7 +116,7 @@ class Loop:
         self._first = {}
         return mean
 
-    def _gathered(self, shards: Shards) -> Callable[[slice], Tensor]:
+    def _row_getter(self, shards: Shards) -> Callable[[slice], Tensor]:
         """Return what gives a client its rows: gathered for all clients at once, if there is memory for them."""
         features, samples = self._task.features, shards.samples
         if features[0].nbytes * len(samples) > KEPT:
@@ -131,7 +131,7 @@ class Loop:
             return Replica(self._task.network)
 
     def _stream(self) -> AbstractContextManager[None]:
-        return borrowed_stream(self._device) if self._draws else nullcontext()
+        return borrow_stream(self._device) if self._draws else nullcontext()
 
     def _seed(self, round_: Round, client: int) -> None:
         """Put the client's random stream at its start."""
@@ -174,12 +174,12 @@ class Replica:
 
     def buffers(self) -> Block:
         """Return the module's buffers as they are now."""
-        found: Block = {}
+        result: Block = {}
         for home, key, name in self._places:
             tensor = home[key]
             assert tensor is not None  # noqa: S101
-            found[name] = tensor.detach()
-        return found
+            result[name] = tensor.detach()
+        return result
 
     def set_buffers(self, buffers: Block) -> None:
         """Give the module these buffers."""
@@ -194,7 +194,7 @@ class Replica:
 def draws(task: SiloTask) -> bool:
     """Tell whether a silo's network draws random numbers in training, as dropout does."""
     device = task.features.device
-    with borrowed_stream(device):
+    with borrow_stream(device):
         before = stream_state(device)
         try:
             with torch.no_grad():
@@ -209,7 +209,7 @@ def pure(task: SiloTask) -> bool:
     replica, x = Replica(task.network), task.features[:2].clone()
     watched = [x, *replica.module.parameters()]
     before = [tensor._version for tensor in watched]
-    with borrowed_stream(task.features.device), torch.no_grad():
+    with borrow_stream(task.features.device), torch.no_grad():
         try:
             replica.module(x)
         except Exception:

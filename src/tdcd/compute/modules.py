@@ -20,7 +20,7 @@ def weights_of(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def unaltered(module: nn.Module) -> bool:
+def is_unaltered(module: nn.Module) -> bool:
     """Tell whether every part does what its class says: no hooks, no forward pass of its own."""
     return not any(
         part._forward_hooks
@@ -47,7 +47,7 @@ def never_draws(module: nn.Module) -> bool:
 
 def _is_known(module: nn.Module) -> bool:
     """Tell whether all of its parts are torch's or tdcd's own, unaltered: then all that they do is known."""
-    return unaltered(module) and all(
+    return is_unaltered(module) and all(
         is_torchs(part) or type(part).__module__.startswith("tdcd.models.") for part in module.modules()
     )
 
@@ -57,7 +57,7 @@ def rows_are_independent(module: nn.Module) -> bool:
 
     Only torch's own layers, unaltered, are sure: a class of the user's, or a hook, could do anything.
     """
-    return unaltered(module) and _rowwise(module)
+    return is_unaltered(module) and _rowwise(module)
 
 
 def _rowwise(module: nn.Module) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.footprint import KEPT, bytes_per_row
-from tdcd.compute.interface import blame, checked
+from tdcd.compute.interface import blame, check_embedding
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.client import LocalSteps, gradient_of
@@ -41,9 +41,9 @@ class OneStep:
             with torch.set_grad_enabled(keep):
                 return self._forward(block, rows, shards)
 
-        found = self._workers.map(piece, torch.split(shards.samples, self._size))
-        self._kept = found if keep else []
-        return torch.cat([part.detach() for part in found])
+        result = self._workers.map(piece, torch.split(shards.samples, self._size))
+        self._kept = result if keep else []
+        return torch.cat([part.detach() for part in result])
 
     def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
         """See Compute."""
@@ -60,8 +60,8 @@ class OneStep:
 
         decay = task.steps.weight_decay * active(task, shards)
         new = {name: tensor * (1 - round_.rate * decay) if decay else tensor.clone() for name, tensor in block.items()}
-        for found in self._workers.stream(piece, range(len(rows))):
-            for name, g in found.items():
+        for result in self._workers.stream(piece, range(len(rows))):
+            for name, g in result.items():
                 new[name].sub_(g, alpha=round_.rate)
         mean = Mean(block)
         mean.add(block | {name: new[name] for name in self._theta}, 1.0)
@@ -71,7 +71,7 @@ class OneStep:
         task = self._task
         with blame(task, shards.clients.tolist(), "the forward pass"):
             x = task.features[rows]
-            return checked(task.network({**block, **self._theta}, x, training=True), len(x), task)
+            return check_embedding(task.network({**block, **self._theta}, x, training=True), len(x), task)
 
 
 def one_step(steps: LocalSteps) -> bool:

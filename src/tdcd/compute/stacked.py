@@ -6,7 +6,7 @@ from torch.func import vmap
 
 from tdcd.compute.chunked import Chunk, Chunked
 from tdcd.compute.footprint import bytes_per_row
-from tdcd.compute.interface import blame, checked
+from tdcd.compute.interface import blame, check_embedding
 from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.client import autograd, descend
@@ -43,9 +43,9 @@ class Stacked(Chunked):
                 return self._forward(copy_block(stack(block, len(x))), x)
 
         chunks = list(self.chunks(shards))
-        found = self.workers.map(one, chunks)
-        embedding = found[0].new_empty(len(shards.samples), task.width)
-        for chunk, part in zip(chunks, found, strict=True):
+        result = self.workers.map(one, chunks)
+        embedding = result[0].new_empty(len(shards.samples), task.width)
+        for chunk, part in zip(chunks, result, strict=True):
             embedding[chunk.places] = part
         return embedding
 
@@ -74,7 +74,7 @@ class Stacked(Chunked):
 
         def one(block: Block, x: Tensor) -> tuple[Tensor, Block]:
             embedding = network(block, x, training=True)
-            return checked(embedding, len(x), self.task), {name: block[name] for name in network.buffers}
+            return check_embedding(embedding, len(x), self.task), {name: block[name] for name in network.buffers}
 
         embedding, buffers = vmap(one)(blocks, x)
         blocks.update(buffers)

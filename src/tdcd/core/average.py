@@ -70,14 +70,16 @@ class Mean:
 
     def result(self) -> Block:
         """Return the mean, and forget it. Whole numbers are rounded, a half to the even one."""
-        found = {}
+        result = {}
         for name in list(self._sum):
             mean = self._sum.pop(name).div_(self._weight)
-            found[name] = (_rounded(self._whole[name], mean) if name in self._whole else mean).to(self._dtypes[name])
-        return found
+            result[name] = (_round_half_even(self._whole[name], mean) if name in self._whole else mean).to(
+                self._dtypes[name]
+            )
+        return result
 
 
-def _rounded(whole: Tensor, more: Tensor) -> Tensor:
+def _round_half_even(whole: Tensor, more: Tensor) -> Tensor:
     """Return the whole number nearest to ``whole + more``, a half to the even one."""
     below = more.floor()
     part, number = more - below, whole + below.long()

@@ -51,10 +51,10 @@ def gradient_of(loss: Tensor, weights: Block) -> Block:
     if not weights:
         return {}
     # What torch.autograd.grad calls after checks that take a fifth of a small network's step.
-    found = torch.autograd.Variable._execution_engine.run_backward(
+    result = torch.autograd.Variable._execution_engine.run_backward(
         (loss,), (torch.ones_like(loss),), False, False, tuple(weights.values()), True, accumulate_grad=False
     )
-    return {name: g for name, g in zip(weights, found, strict=True) if g is not None}
+    return {name: g for name, g in zip(weights, result, strict=True) if g is not None}
 
 
 def descend(gradient: Gradient, block: Block, steps: LocalSteps, rate: float, *, grouped: bool = False) -> None:
@@ -65,21 +65,21 @@ def descend(gradient: Gradient, block: Block, steps: LocalSteps, rate: float, *,
     """
     velocity: dict[str, Tensor] = {}
     for _ in range(steps.count):
-        found = gradient(block)
+        record = gradient(block)
         with torch.no_grad():
-            if steps.clip_norm is not None and found:
-                found = _clipped(found, steps.clip_norm, grouped)
+            if steps.clip_norm is not None and record:
+                record = _clip(record, steps.clip_norm, grouped)
             if steps.weight_decay:
-                found = {name: g + steps.weight_decay * block[name] for name, g in found.items()}
+                record = {name: g + steps.weight_decay * block[name] for name, g in record.items()}
             if steps.momentum:
-                for name, g in found.items():  # a weight that a step does not use keeps its velocity
+                for name, g in record.items():  # a weight that a step does not use keeps its velocity
                     velocity[name] = steps.momentum * velocity[name] + g if name in velocity else g
-                found = {name: velocity[name] for name in found}
-            if found:
-                torch._foreach_add_([block[name] for name in found], list(found.values()), alpha=-rate)
+                record = {name: velocity[name] for name in record}
+            if record:
+                torch._foreach_add_([block[name] for name in record], list(record.values()), alpha=-rate)
 
 
-def _clipped(gradient: dict[str, Tensor], most: float, grouped: bool) -> dict[str, Tensor]:
+def _clip(gradient: dict[str, Tensor], most: float, grouped: bool) -> dict[str, Tensor]:
     lead = 1 if grouped else 0
     squares = [g.flatten(lead).square().sum(-1) if g.ndim > lead else g.square() for g in gradient.values()]
     norm = torch.stack(squares).sum(0).sqrt()

@@ -23,7 +23,7 @@ from tdcd.core.seeds import derive
 
 
 @dataclass(frozen=True)
-class Defence:
+class GradientPrivatizer:
     """What a client with labels does to its answers, which would tell the labels all too plainly."""
 
     clip: float
@@ -38,12 +38,16 @@ class Defence:
         return answers if drawn is None else answers + self.noise * self.clip * drawn
 
 
-def answered(
-    objective: Objective, scores: Tensor, labels: Tensor, defence: Defence | None, drawn: Tensor | None = None
+def logit_gradients(
+    objective: Objective,
+    scores: Tensor,
+    labels: Tensor,
+    privatizer: GradientPrivatizer | None,
+    drawn: Tensor | None = None,
 ) -> Tensor:
     """Return ∂ℓ/∂z at scores (…, E), as a client that has the labels sends it."""
-    found = objective.gradient(scores, labels)
-    return defence(found, drawn) if defence else found
+    result = objective.gradient(scores, labels)
+    return privatizer(result, drawn) if privatizer else result
 
 
 @dataclass(frozen=True)
@@ -55,18 +59,18 @@ class PrivateLabels:
     labels: Tensor
     """y as the objective prepared it, shape (M,) or (M, E)."""
     objective: Objective
-    defence: Defence | None = None
+    privatizer: GradientPrivatizer | None = None
     seed: int = 0
     """Draws the noise of a simulation. At real sites nobody else may know it, so there it is not drawn from a seed."""
 
     def answers(self, samples: Tensor, scores: Tensor, drawn: Tensor | None = None) -> Tensor:
         """Return ∂ℓ/∂z of samples (…) at scores (…, E), as the clients that hold them send it."""
-        return answered(self.objective, scores, self.labels[samples], self.defence, drawn)
+        return logit_gradients(self.objective, scores, self.labels[samples], self.privatizer, drawn)
 
     @property
     def noisy(self) -> bool:
         """Whether noise is added to the answers."""
-        return self.defence is not None and self.defence.noise > 0
+        return self.privatizer is not None and self.privatizer.noise > 0
 
     def drawn(self, number: int, silo: str, step: int, like: Tensor) -> Tensor | None:
         """Draw the noise of a round's answers to a silo at a step, for its whole mini-batch, if there is any.
@@ -80,7 +84,7 @@ class PrivateLabels:
 
 
 @dataclass(frozen=True)
-class Given(Loss):
+class FixedGradient(Loss):
     """A loss of which only ∂ℓ/∂z is known, and taken to stay what it is: the answers of this round.
 
     In place of labels it takes the numbers of samples.
@@ -97,7 +101,7 @@ class Given(Loss):
 
 
 @dataclass(frozen=True)
-class Asked(Loss):
+class RemoteGradient(Loss):
     """A loss of which only ∂ℓ/∂z can be asked for, at any scores. In place of labels it takes the numbers of samples.
 
     Its value is not known, only how it changes.

@@ -30,7 +30,7 @@ Sharing = Literal["shared", "exact", "stale"]
 """``shared``: every silo has the labels. ``exact`` and ``stale``: one has, and answers; see labels."""
 
 
-def times_asked(sharing: Sharing | None, steps: int) -> int:
+def gradient_requests(sharing: Sharing | None, steps: int) -> int:
     """Return how often in a round of so many local steps a silo without labels asks for them, if it has to."""
     return steps if sharing == "exact" else 1
 
@@ -72,7 +72,7 @@ class Ledger:
     """Bytes of θ_j, for every silo that has features."""
     row: int
     """Bytes of one sample's embedding."""
-    keeper: str | None = None
+    label_holder: str | None = None
     """The silo that keeps the labels, where it does."""
     asked: int = 1
     """How often the others ask it in a round."""
@@ -80,7 +80,7 @@ class Ledger:
     @property
     def askers(self) -> int:
         """How many silos ask for labels."""
-        return sum(silo != self.keeper for silo in self.blocks) if self.keeper else 0
+        return sum(silo != self.label_holder for silo in self.blocks) if self.label_holder else 0
 
     def rows(self, batch: npt.NDArray[np.int64]) -> dict[str, Rows]:
         """Return how many rows of a mini-batch every client has."""
@@ -97,13 +97,13 @@ class Ledger:
             if not self.askers:
                 both, across = blocks + embeddings, (len(self.blocks) - 1) * embeddings
                 total += Traffic(client_to_hub=both, hub_to_client=both, hub_to_hub=across)
-            elif silo == self.keeper:
+            elif silo == self.label_holder:
                 total += Traffic(client_to_hub=blocks + embeddings, hub_to_client=blocks)
             else:
                 both, across = blocks + self.asked * embeddings, 2 * self.asked * embeddings
                 total += Traffic(client_to_hub=both, hub_to_client=both, hub_to_hub=across)
-        if self.keeper and self.askers:
-            times = self.questions * int(rows[self.keeper].sum()) * self.row
+        if self.label_holder and self.askers:
+            times = self.questions * int(rows[self.label_holder].sum()) * self.row
             total += Traffic(client_to_hub=times, hub_to_client=times)
         return total
 

@@ -29,9 +29,9 @@ def plain_attributes(module: nn.Module) -> Iterator[tuple[str, nn.Module, dict[s
     """Yield parts of users' own classes, by name, with what they hold besides weights, buffers and parts."""
     for name, part in module.named_modules():
         if not is_torchs(part):
-            found = {key: value for key, value in vars(part).items() if key not in _OWN}
-            if found:
-                yield name, part, found
+            record = {key: value for key, value in vars(part).items() if key not in _OWN}
+            if record:
+                yield name, part, record
 
 
 class Attributes:
@@ -41,8 +41,8 @@ class Attributes:
         weights = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
         self._weights = weights
         self._first = [
-            (part, {key: self._copy(value) for key, value in found.items()})
-            for _, part, found in plain_attributes(module)
+            (part, {key: self._copy(value) for key, value in result.items()})
+            for _, part, result in plain_attributes(module)
         ]
 
     def __bool__(self) -> bool:
@@ -117,10 +117,10 @@ def module_digest(module: nn.Module) -> str:
             digest.update("".join(_code(hook) for hook in hooks.values()).encode())
         if "forward" in vars(part):
             digest.update(_code(vars(part)["forward"]).encode())
-    for name, _, found in plain_attributes(module):
-        for key in sorted(found):
+    for name, _, result in plain_attributes(module):
+        for key in sorted(result):
             digest.update(f"\n{name}.{key} ".encode())
-            for piece in _told(found[key]):
+            for piece in _value_bytes(result[key]):
                 digest.update(piece)
     return digest.hexdigest()
 
@@ -139,7 +139,7 @@ def _code(source: Any) -> str:
         return repr([(code.co_code, code.co_names) for code in codes if code is not None])
 
 
-def _told(value: Any) -> Iterator[bytes]:
+def _value_bytes(value: Any) -> Iterator[bytes]:
     """Yield what tells a value from another; of an object of an unknown kind, only its kind."""
     if isinstance(value, Tensor):
         tensor = value.detach().cpu().contiguous()
@@ -148,11 +148,11 @@ def _told(value: Any) -> Iterator[bytes]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield b","
-            yield from _told(item)
+            yield from _value_bytes(item)
     elif isinstance(value, dict):
         for key, item in value.items():
             yield f"{key!r}:".encode()
-            yield from _told(item)
+            yield from _value_bytes(item)
     elif isinstance(value, _SHOWN):
         yield repr(value).encode()
     elif callable(value):

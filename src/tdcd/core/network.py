@@ -56,7 +56,7 @@ class Network:
             for name, tensor in named_tensors(self.module)
         }
 
-    def emptied(self) -> Block:
+    def release_weights(self) -> Block:
         """Return the module's own weights and keep none: what is left tells names and shapes, and cannot be called."""
         block = {name: tensor.detach() for name, tensor in named_tensors(self.module)}
         self.module = copy.deepcopy(self.module.to("meta"))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tdcd.errors import DataError, ModelError, listed
+from tdcd.errors import DataError, ModelError, join_names
 
 
 class Loss(ABC):
@@ -45,8 +45,8 @@ class Loss(ABC):
         """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
         with torch.enable_grad():
             scores = scores.detach().requires_grad_()
-            (found,) = torch.autograd.grad(self.losses(scores, labels).sum(), scores)
-        return found
+            (result,) = torch.autograd.grad(self.losses(scores, labels).sum(), scores)
+        return result
 
 
 class Objective(Loss):
@@ -153,8 +153,8 @@ class BinaryCrossEntropy(Objective):
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         y = labels.unsqueeze(-1)
-        found = scores.sigmoid().sub_(y)
-        return found if self.positive_weight == 1 else found.mul_(1 + (self.positive_weight - 1) * y)
+        result = scores.sigmoid().sub_(y)
+        return result if self.positive_weight == 1 else result.mul_(1 + (self.positive_weight - 1) * y)
 
     def probabilities(self, scores: Tensor) -> Tensor:  # noqa: D102
         return scores.squeeze(-1).sigmoid()
@@ -214,4 +214,4 @@ def _whole(labels: Tensor) -> Tensor:
 
 
 def _some(labels: Tensor) -> str:
-    return listed(f"{value:g}" for value in sorted(set(labels.tolist())))
+    return join_names(f"{value:g}" for value in sorted(set(labels.tolist())))

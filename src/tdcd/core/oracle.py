@@ -156,10 +156,10 @@ def by_answers(
             mean_loss(private.objective, z.unsqueeze(0), private.labels[p : p + 1]).backward()  # type: ignore[no-untyped-call]
             assert z.grad is not None  # noqa: S101
             answer = z.grad
-            if private.defence is not None:
-                answer = answer * min(1.0, private.defence.clip / max(float(answer.norm()), 1e-300))
+            if private.privatizer is not None:
+                answer = answer * min(1.0, private.privatizer.clip / max(float(answer.norm()), 1e-300))
                 if noise is not None:
-                    answer = answer + private.defence.clip * private.defence.noise * noise[batch.index(p)]
+                    answer = answer + private.privatizer.clip * private.privatizer.noise * noise[batch.index(p)]
             answers.append(answer)
         embeddings.backward(torch.stack(answers) / len(samples))  # type: ignore[no-untyped-call]
 

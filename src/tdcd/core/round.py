@@ -69,7 +69,7 @@ def communication_round(
     return each(lambda j: silos[j].descend(others[j]), silos)
 
 
-def summed(embeddings: Mapping[str, Tensor]) -> Tensor:
+def sum_embeddings(embeddings: Mapping[str, Tensor]) -> Tensor:
     """Return Σ_j Φ_j, the scores. Silos are added in the order of their names, so that all hubs agree to the bit."""
     first, *others = sorted(embeddings)
     total = embeddings[first].clone()

@@ -10,11 +10,11 @@ from torch import Tensor
 
 def generators(device: torch.device) -> list[torch.Generator]:
     """Return the generators that a network on this device may draw from."""
-    found = [torch.default_generator]
+    result = [torch.default_generator]
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-        found.append(torch.cuda.default_generators[index])
-    return found
+        result.append(torch.cuda.default_generators[index])
+    return result
 
 
 def reseed(device: torch.device, seed: int) -> None:
@@ -35,7 +35,7 @@ def set_stream(device: torch.device, states: Sequence[Tensor]) -> None:
 
 
 @contextmanager
-def untouched_random() -> Iterator[None]:
+def preserve_random() -> Iterator[None]:
     """Keep Python's random numbers where they are: some libraries draw from them when they are imported."""
     state = random.getstate()
     try:
@@ -45,7 +45,7 @@ def untouched_random() -> Iterator[None]:
 
 
 @contextmanager
-def borrowed_stream(device: torch.device, seed: int = 0) -> Iterator[None]:
+def borrow_stream(device: torch.device, seed: int = 0) -> Iterator[None]:
     """Start a stream of one's own; the one that was there goes on afterwards as if nothing had been drawn."""
     before = stream_state(device)
     reseed(device, seed)

@@ -19,7 +19,7 @@ import polars as pl
 from tdcd.data.arrays import Array, places_in, to_ids
 from tdcd.data.splits import Part
 from tdcd.data.tables import Batch, Table, TableHead, check_lengths, codes, ids_of, texts_of
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 from tdcd.files import write_atomically
 
 VERSION = 1
@@ -73,7 +73,7 @@ class Alignment:
 
     def save(self, path: Path) -> None:
         """Write it to a file, replacing one that is there."""
-        told = {
+        record = {
             "version": VERSION,
             "fingerprint": self.fingerprint,
             "silos": {
@@ -83,7 +83,7 @@ class Alignment:
         }
         buffer = io.BytesIO()
         frame = pl.DataFrame({"id": self.ids, **self.handed})
-        frame.write_parquet(buffer, metadata={"tdcd": json.dumps(told)})
+        frame.write_parquet(buffer, metadata={"tdcd": json.dumps(record)})
         write_atomically(path, buffer.getvalue())
 
     @classmethod
@@ -97,20 +97,20 @@ class Alignment:
             raise DataError(f"{path}: no such alignment; make it with: tdcd align JOB.toml")
         try:
             frame = pl.read_parquet(path, glob=False)
-            told: Any = json.loads(pl.read_parquet_metadata(path)["tdcd"])
-            if told["version"] != VERSION:
+            record: Any = json.loads(pl.read_parquet_metadata(path)["tdcd"])
+            if record["version"] != VERSION:
                 raise DataError(f"{path}: made by another version of tdcd; make it again with: tdcd align JOB.toml")
             shares = {
                 silo: {client: Share(int(a), int(b), str(c)) for client, (a, b, c) in clients.items()}
-                for silo, clients in told["silos"].items()
+                for silo, clients in record["silos"].items()
             }
             handed = {name: _array(frame[name]) for name in frame.columns if name != "id"}
-            found = cls(to_ids(_array(frame["id"]), str(path)), shares, handed)
+            result = cls(to_ids(_array(frame["id"]), str(path)), shares, handed)
         except _DAMAGE as error:
             raise DataError(f"{path}: damaged, not an alignment of tdcd ({type(error).__name__})") from error
-        if found.fingerprint != told["fingerprint"]:
+        if result.fingerprint != record["fingerprint"]:
             raise DataError(f"{path}: damaged: its IDs do not have the fingerprint that it tells; make it again")
-        return found
+        return result
 
     def places(self, ids: Array) -> Array:
         """Return the place of each ID among the common ones; −1 for those that not all silos have."""
@@ -124,13 +124,15 @@ class Alignment:
         """
         again = "align again with: tdcd align JOB.toml"
         if set(keys) != set(self.shares):
-            raise DataError(f"{where}: it is of the silos {listed(self.shares)}, the job has {listed(keys)}; {again}")
+            raise DataError(
+                f"{where}: it is of the silos {join_names(self.shares)}, the job has {join_names(keys)}; {again}"
+            )
         for silo, clients in keys.items():
             unique_ids(clients)
             names = {key.table.client for key in clients}
             if odd := sorted(names ^ set(self.shares[silo])):
                 raise DataError(f"{where}: these clients of silo '{silo}' are not in both it and the job: "
-                                f"{listed(odd)}; {again}")  # fmt: skip
+                                f"{join_names(odd)}; {again}")  # fmt: skip
             for key in clients:
                 self.verify_client(key, where)
 
@@ -196,19 +198,19 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
     names = list(ids)
     for name in names[1:]:
         if ids[name].dtype.kind != ids[names[0]].dtype.kind:
-            told = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_first(ids[silo])})" for silo in (names[0], name))
-            raise DataError(f"IDs are of different types: silo {told}; write them in the same way in all silos")
+            text = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_first(ids[silo])})" for silo in (names[0], name))
+            raise DataError(f"IDs are of different types: silo {text}; write them in the same way in all silos")
     common = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), ids.values())
     if not len(common):
-        told = "; ".join(f"'{silo}' has {len(found):,} ({_first(found)})" for silo, found in ids.items())
-        raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
+        text = "; ".join(f"'{silo}' has {len(result):,} ({_first(result)})" for silo, result in ids.items())
+        raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
     shares = {silo: {key.table.client: share_of(key, common) for key in clients} for silo, clients in keys.items()}
     alignment = Alignment(common, shares, {})
-    values = {name: gathered(alignment, keys[silo], column) for name, (silo, column) in handed.items()}
+    values = {name: gather_facts(alignment, keys[silo], column) for name, (silo, column) in handed.items()}
     return Alignment(common, shares, values)
 
 
-def gathered(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
+def gather_facts(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
     """Return what a silo's clients tell of the common IDs, in their order."""
     return _by_id(alignment, keys, [key.facts[column] for key in keys])
 
@@ -222,9 +224,9 @@ def _by_id(alignment: Alignment, keys: Sequence[Keys], facts: Sequence[Array]) -
     """Bring a fact of each client's rows into the order of the common IDs."""
     values = np.concatenate(facts)
     places = np.concatenate([alignment.places(key.ids) for key in keys])
-    found = np.empty(len(alignment.ids), dtype=values.dtype)
-    found[places[places >= 0]] = values[places >= 0]
-    return found
+    result = np.empty(len(alignment.ids), dtype=values.dtype)
+    result[places[places >= 0]] = values[places >= 0]
+    return result
 
 
 def parts_from(values: Array, column: str) -> Array:
@@ -232,7 +234,7 @@ def parts_from(values: Array, column: str) -> Array:
     words = {part.word: part for part in Part}
     strange = sorted({str(value) for value in np.unique(values)} - set(words))
     if strange:
-        raise DataError(f"data.split_column: '{column}' says {listed(strange)}; it may say {listed(words)}")
+        raise DataError(f"data.split_column: '{column}' says {join_names(strange)}; it may say {join_names(words)}")
     return np.array([words[str(value)] for value in values.tolist()], dtype=np.int8)
 
 
@@ -257,13 +259,13 @@ def unique_ids(keys: Sequence[Keys]) -> Array:
     if again.any():
         owner = np.repeat(np.arange(len(keys)), [len(key.ids) for key in keys])[order]
         doubles = np.unique(ordered[1:][again])
-        told = []
+        parts = []
         for identity in doubles[:5]:
             at = owner[np.searchsorted(ordered, identity) : np.searchsorted(ordered, identity, side="right")]
-            told.append(f"{identity} ({', '.join(keys[k].table.client for k in at[:4])})")
+            parts.append(f"{identity} ({', '.join(keys[k].table.client for k in at[:4])})")
         more = f" and {len(doubles) - 5} more" if len(doubles) > 5 else ""
         raise DataError(
-            f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(told)}{more}; "
+            f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(parts)}{more}; "
             "an ID may occur once in a silo"
         )
     return ordered

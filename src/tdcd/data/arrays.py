@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 
 Array = npt.NDArray[Any]
 ArrayLike = Tensor | npt.ArrayLike
@@ -37,7 +37,7 @@ def to_tensor(values: ArrayLike, what: str) -> Tensor:
         bad = (~finite.flatten(1).all(1) if tensor.ndim > 1 else ~finite).nonzero()[:, 0]
         raise DataError(
             f"{what}: NaN or infinite numbers in {len(bad)} of {len(tensor)} rows "
-            f"(row {listed(bad.tolist())}); fill or drop them first"
+            f"(row {join_names(bad.tolist())}); fill or drop them first"
         )
     return tensor
 
@@ -63,13 +63,13 @@ def to_ids(values: IDs, what: str) -> Array:
         raise DataError(f"{what}: an ID holds the character NUL, which arrays of texts do not tell from its end")
     array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype.kind == "U" and isinstance(values, list | tuple) and not all(isinstance(v, str) for v in values):
-        raise DataError(f"{what}: IDs are all whole numbers or all texts, not both: {shown(values)}")
+        raise DataError(f"{what}: IDs are all whole numbers or all texts, not both: {describe_value(values)}")
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim == 1 and array.size == 0:
         return array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise DataError(f"{what}: IDs must be a list of whole numbers or of texts, not {shown(values)}")
+        raise DataError(f"{what}: IDs must be a list of whole numbers or of texts, not {describe_value(values)}")
     if array.dtype.kind == "U":
         return array
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
@@ -100,7 +100,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return a value as a message can show it."""
     text = repr(value)
     return text if len(text) < 60 else f"{text[:57]}…"

@@ -108,8 +108,8 @@ class Strips(FeatureSplit):
     def blocks(self, shape: tuple[int, ...], columns: Sequence[str], seed: int) -> Mapping[str, Index]:  # noqa: ARG002, D102
         if len(shape) != 3:
             raise self._refuse(self.kind, shape)
-        found: list[Index] = [(..., slice(a, b)) for a, b in _cuts(shape[-1], self.silos, "pixels")]
-        return dict(zip(("left", "right"), found, strict=True)) if self.silos == 2 else _named("strip", found)
+        parts: list[Index] = [(..., slice(a, b)) for a, b in _cuts(shape[-1], self.silos, "pixels")]
+        return dict(zip(("left", "right"), parts, strict=True)) if self.silos == 2 else _named("strip", parts)
 
 
 class Views(FeatureSplit):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.arrays import Array, ArrayLike, IDs, fingerprint, places_in, shown, to_ids, to_tensor
-from tdcd.errors import DataError, listed, nearest
+from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
+from tdcd.errors import DataError, join_names, nearest
 
 if TYPE_CHECKING:
     from tdcd.data.preparation import Preparation
@@ -61,12 +61,12 @@ class Federation:
             DataError: something is missing, doubled, contradictory or not a number; the message says where.
         """
         if isinstance(silos, Mapping | Silo) or not all(isinstance(silo, Silo) for silo in silos):
-            raise DataError(f"silos: a list of tdcd.Silo is wanted, not {shown(silos)}")
+            raise DataError(f"silos: a list of tdcd.Silo is wanted, not {describe_value(silos)}")
         if not silos:
             raise DataError("a federation needs at least one silo")
         names = [_name(silo) for silo in silos]
         if len(set(names)) < len(names):
-            raise DataError(f"two silos have the same name: {listed(_doubles(np.array(names)))}")
+            raise DataError(f"two silos have the same name: {join_names(_doubles(np.array(names)))}")
         y = to_tensor(labels, "labels")
         features = {
             silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos if silo.features is not None
@@ -126,7 +126,7 @@ class Federation:
         places = places_in(self.ids, wanted)
         strange = wanted[places < 0]
         if len(strange):
-            raise DataError(f"{what} names IDs that the federation does not have: {listed(strange)}")
+            raise DataError(f"{what} names IDs that the federation does not have: {join_names(strange)}")
         return torch.from_numpy(np.sort(places))
 
     def fingerprint(self) -> str:
@@ -178,7 +178,7 @@ def _row_ids(silo: Silo, rows: int) -> Array:
         raise DataError(f"silo '{silo.name}': {rows} rows of features but {len(ids)} IDs")
     doubles = _doubles(ids)
     if len(doubles):
-        raise DataError(f"silo '{silo.name}': IDs that stand for several rows: {listed(doubles)}")
+        raise DataError(f"silo '{silo.name}': IDs that stand for several rows: {join_names(doubles)}")
     return ids
 
 
@@ -191,12 +191,12 @@ def _same_ids(common: Array, ids: Array, here: str, there: str) -> None:
     if len(missing) or len(extra):
         parts = []
         if len(missing):
-            parts.append(f"{len(missing)} are not in {there}: {listed(missing)}")
+            parts.append(f"{len(missing)} are not in {there}: {join_names(missing)}")
         if len(extra):
-            parts.append(f"{len(extra)} are not in {here}: {listed(extra)}")
+            parts.append(f"{len(extra)} are not in {here}: {join_names(extra)}")
         raise DataError(f"IDs differ between {here} and {there}: {'; '.join(parts)}. Train on the IDs that all have")
     if len(ids) != len(common):
-        raise DataError(f"{there}: IDs that occur several times: {listed(_doubles(ids))}")
+        raise DataError(f"{there}: IDs that occur several times: {join_names(_doubles(ids))}")
 
 
 def _comparable(one: Array, two: Array) -> bool:
@@ -221,7 +221,7 @@ def _in_order(rows: Tensor, ids: Array) -> Tensor:
 def _roster(silo: Silo, common: Array) -> Roster:
     where = f"silo '{silo.name}'"
     if isinstance(silo.clients, str) or not isinstance(silo.clients, Mapping | Sequence | np.ndarray):
-        raise DataError(f"{where}: clients must be lists of IDs, named or not, not {shown(silo.clients)}")
+        raise DataError(f"{where}: clients must be lists of IDs, named or not, not {describe_value(silo.clients)}")
     held: dict[str, IDs] = (
         dict(silo.clients)
         if isinstance(silo.clients, Mapping)
@@ -232,7 +232,7 @@ def _roster(silo: Silo, common: Array) -> Roster:
     owner = np.full(len(common), -1)
     for k, (client, values) in enumerate(held.items()):
         if not isinstance(client, str):
-            raise DataError(f"{where}: a client's name must be a text, not {shown(client)}")
+            raise DataError(f"{where}: a client's name must be a text, not {describe_value(client)}")
         ids = to_ids(values, f"{where}, client '{client}'")
         if len(ids) == 0:
             raise DataError(f"{where}, client '{client}': it holds no rows; leave it out or give it some")
@@ -241,19 +241,19 @@ def _roster(silo: Silo, common: Array) -> Roster:
         places = places_in(common, ids)
         strange = ids[places < 0]
         if len(strange):
-            raise DataError(f"{where}, client '{client}': IDs without a row of features: {listed(strange)}")
+            raise DataError(f"{where}, client '{client}': IDs without a row of features: {join_names(strange)}")
         taken = owner[places] >= 0
         if taken.any():
             other = list(held)[owner[places][taken][0]]
             raise DataError(
-                f"{where}: IDs held by two clients, '{other}' and '{client}': {listed(ids[taken])}; "
+                f"{where}: IDs held by two clients, '{other}' and '{client}': {join_names(ids[taken])}; "
                 "every row belongs to one client"
             )
         doubles = _doubles(ids)
         if len(doubles):
-            raise DataError(f"{where}, client '{client}': IDs listed several times: {listed(doubles)}")
+            raise DataError(f"{where}, client '{client}': IDs listed several times: {join_names(doubles)}")
         owner[places] = k
     orphans = common[owner < 0]
     if len(orphans):
-        raise DataError(f"{where}: {len(orphans)} IDs that no client holds: {listed(orphans)}")
+        raise DataError(f"{where}: {len(orphans)} IDs that no client holds: {join_names(orphans)}")
     return roster_of(owner, list(held))

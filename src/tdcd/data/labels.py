@@ -6,13 +6,13 @@ from typing import Literal
 import numpy as np
 
 from tdcd.data.arrays import NUMBER, Array
-from tdcd.errors import DataError, JobError, listed
+from tdcd.errors import DataError, JobError, join_names
 
 Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
 
 
-def coded(
+def encode_labels(
     texts: Array, loss: Loss, positive: str | int | None = None, known: Sequence[str] | None = None
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
@@ -49,18 +49,20 @@ def coded(
     return places.astype(np.int64), tuple(names.tolist())
 
 
-def coded_alone(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str] | None) -> Array:
+def encode_labels_alone(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str] | None) -> Array:
     """Turn one client's labels into those of a loss, without knowing those of others. See ``coded``.
 
     Raises:
         DataError: they do not fit, or the job does not say what labels there are.
     """
     if loss == "squared-error":
-        return coded(texts, loss)[0]
+        return encode_labels(texts, loss)[0]
     if known is None and must_name(loss, positive):
         raise DataError("labels.classes: name all of them in the job, as nobody can look at all labels")
     return (
-        again(texts, ("0", "1"), "the binary loss wants") if known is None else coded(texts, loss, positive, known)[0]
+        again(texts, ("0", "1"), "the binary loss wants")
+        if known is None
+        else encode_labels(texts, loss, positive, known)[0]
     )
 
 
@@ -89,7 +91,7 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
         places |= {name: by_value[value] for name, value in others.items() if value in by_value}
     strange = sorted(names - set(places))
     if strange:
-        raise DataError(f"labels: {listed(strange)} is not among them: {where} {listed(classes)}")
+        raise DataError(f"labels: {join_names(strange)} is not among them: {where} {join_names(classes)}")
     return np.array([places[text] for text in texts.tolist()])
 
 
@@ -112,12 +114,12 @@ def as_numbers(names: Array) -> Array | None:
 def same_numbers(classes: Sequence[str]) -> list[tuple[str, str]]:
     """Return classes that are the same number, written in two ways beside texts: they stay two classes."""
     first: dict[float, str] = {}
-    found = []
+    result = []
     for name in classes:
         if NUMBER.fullmatch(name):
             before = first.setdefault(float(name), name)
-            found += [(before, name)] if before != name else []
-    return found
+            result += [(before, name)] if before != name else []
+    return result
 
 
 def _first_text(names: Array) -> str:
@@ -128,12 +130,12 @@ def _binary(places: Array, classes: Sequence[str], positive: str | int | None) -
     wanted = "1" if positive is None else str(positive)
     if positive is None and not set(classes) <= {"0", "1"}:
         raise DataError(
-            f"labels: binary-cross-entropy wants 0 and 1, and these are {listed(classes)}; "
+            f"labels: binary-cross-entropy wants 0 and 1, and these are {join_names(classes)}; "
             "say which counts as 1: labels = { positive = … }"
         )
     if len(classes) > 2:
-        raise DataError(f"labels: there are {len(classes)}, {listed(classes)}; the binary loss wants two")
+        raise DataError(f"labels: there are {len(classes)}, {join_names(classes)}; the binary loss wants two")
     if wanted not in classes and positive is not None:
-        raise DataError(f"labels.positive: no label is '{wanted}'; there is {listed(classes)}")
+        raise DataError(f"labels.positive: no label is '{wanted}'; there is {join_names(classes)}")
     negative = next((name for name in classes if name != wanted), "0" if positive is None else "other")
     return np.array([name == wanted for name in classes])[places].astype(np.int64), (negative, wanted)

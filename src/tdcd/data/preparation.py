@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 
 from tdcd.data.arrays import Array, is_constant
 from tdcd.data.tables import Batch, Numbers, TableHead, mixed, numbers_of, texts_of
-from tdcd.errors import DataError, RunError, listed
+from tdcd.errors import DataError, RunError, join_names
 from tdcd.strict import Strict, problems
 
 
@@ -213,12 +213,12 @@ class Number(Strict):
         """What its columns of numbers are called."""
         return [self.name] + [f"{self.name} missing"] * self.flagged
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Tell what it holds."""
-        told = f"numbers, {self.mean:.4g} ± {self.deviation:.4g}"
+        text = f"numbers, {self.mean:.4g} ± {self.deviation:.4g}"
         if self.dates:
-            told = f"dates, {date(1970, 1, 1) + timedelta(days=self.mean)} ± {self.deviation:.4g} days"
-        return told + "; left out, as it is constant" * self.constant + "; gaps" * self.flagged
+            text = f"dates, {date(1970, 1, 1) + timedelta(days=self.mean)} ± {self.deviation:.4g} days"
+        return text + "; left out, as it is constant" * self.constant + "; gaps" * self.flagged
 
     @property
     def constant(self) -> bool:
@@ -264,7 +264,7 @@ class Category(Strict):
         marks = [f"{self.name} = {value}" for value in self.values]
         return marks + [f"{self.name} other"] * self.other + [f"{self.name} missing"] * self.flagged
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Tell what it holds."""
         shown = ", ".join(self.values[:6]) + " …" * (len(self.values) > 6)
         return f"{len(self.values)} categories{' and rare ones' * self.other}: {shown}" + "; gaps" * self.flagged
@@ -302,14 +302,14 @@ class Preparation(Strict):
         """What the numbers of a row stand for, in order."""
         return [name for column in self.columns for name in column.outputs]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Tell it in a few words."""
         numbers = sum(isinstance(column, Number) for column in self.columns)
         gaps = sum(column.flagged for column in self.columns)
         parts = [f"{numbers} of numbers", f"{len(self.columns) - numbers} of categories"]
-        told = f"{len(self.columns)} columns ({', '.join(parts)}; {gaps} with gaps) make {len(self.outputs)} inputs"
+        text = f"{len(self.columns)} columns ({', '.join(parts)}; {gaps} with gaps) make {len(self.outputs)} inputs"
         constant = [column.name for column in self.columns if column.constant]
-        return told + (f"; left out, as all training rows hold the same: {listed(constant)}" if constant else "")
+        return text + (f"; left out, as all training rows hold the same: {join_names(constant)}" if constant else "")
 
     def apply(self, batch: Batch, rows: Array, unknown: dict[str, Counter[str]] | None = None) -> Array:
         """Return the numbers (rows, outputs) of some rows of a batch.
@@ -355,25 +355,25 @@ def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Prepara
     """
     surveys = sorted(surveys, key=lambda survey: survey.table.client)
     problems = [problem for survey in surveys for problem in survey.problems.values()]
-    found = []
+    parts = []
     for column in columns:
         if not any(column in survey.problems for survey in surveys):
             try:
-                found.append(_fitted(column, surveys, rare))
+                parts.append(_fit_column(column, surveys, rare))
             except DataError as error:
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    return Preparation(columns=found)
+    return Preparation(columns=parts)
 
 
-def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
-    told = [(survey.table, survey.facts[column]) for survey in surveys if column in survey.facts]
+def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
+    parts = [(survey.table, survey.facts[column]) for survey in surveys if column in survey.facts]
     silo = surveys[0].table.silo
     advice = f"leave it out with silos.{silo}.exclude"
-    if not told:
+    if not parts:
         raise DataError(f"silo '{silo}': column '{column}' has no value in any row; {advice}")
-    (first, total), *others = told
+    (first, total), *others = parts
     for table, facts in others:
         if isinstance(facts, NumberFacts) and isinstance(total, NumberFacts) and facts.dates != total.dates:
             one, two = (first, table) if total.dates else (table, first)
@@ -412,7 +412,7 @@ def _fitted(column: str, surveys: Sequence[Survey], rare: int) -> Number | Categ
         )
     common = sorted(value for value, count in total.counts.items() if count >= rare)
     if not common:
-        some = listed(sorted(total.counts), 3)
+        some = join_names(sorted(total.counts), 3)
         raise DataError(
             f"silo '{silo}': column '{column}' holds {len(total.counts)} different texts ({some}), and none occurs in "
             f"{rare} training rows; {advice}, or set silos.{silo}.rare to a smaller number"

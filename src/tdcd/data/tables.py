@@ -22,7 +22,7 @@ from polars import selectors as cs
 from tdcd.data.arrays import NUMBER, Array
 from tdcd.data.lines import LineError, count_rows
 from tdcd.data.tablesettings import TableSettings
-from tdcd.errors import DataError, listed, nearest
+from tdcd.errors import DataError, join_names, nearest
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class TableHead(ABC):
 
 
 @dataclass(frozen=True)
-class ToldTable(TableHead):
+class RemoteTable(TableHead):
     """A file at another site, as its client describes it."""
 
     csv: bool
@@ -151,7 +151,7 @@ class Table(TableHead):
     def header(self) -> KeysView[str]:
         """The names of its columns, in order."""
         if not self.is_csv:
-            return dict.fromkeys(self._told(lambda: self._scanned().collect_schema()).names()).keys()
+            return dict.fromkeys(self._guarded(lambda: self._scanned().collect_schema()).names()).keys()
         try:
             with self.path.open(encoding="utf-8-sig", newline="") as file:
                 first = next(csv.reader(file, delimiter=self.settings.separator), [])
@@ -164,14 +164,14 @@ class Table(TableHead):
             raise DataError(f"{self}: column {names.index('') + 1} has no name in the first line")
         doubles = [name for name, count in Counter(names).items() if count > 1]
         if doubles:
-            raise DataError(f"{self}: several columns have the same name: {listed(doubles)}")
+            raise DataError(f"{self}: several columns have the same name: {join_names(doubles)}")
         return dict.fromkeys(names).keys()
 
     @cached_property
     def rows(self) -> int:
         """The number of its rows, counted without reading them; every line of a CSV file is checked."""
         if not self.is_csv:
-            return int(self._told(lambda: self._scanned().select(pl.len()).collect().item()))
+            return int(self._guarded(lambda: self._scanned().select(pl.len()).collect().item()))
         try:
             return count_rows(self.path, self.settings.separator, len(self.header))
         except LineError as error:
@@ -184,9 +184,9 @@ class Table(TableHead):
         names = list(dict.fromkeys(columns))
         cleaned = self._scanned().select(cs.by_name(*names)).with_columns(*self._no_values())
         size = max(1, CELLS // len(names))
-        pieces = self._told(lambda: iter(cleaned.collect_batches(chunk_size=size, maintain_order=True)))
+        pieces = self._guarded(lambda: iter(cleaned.collect_batches(chunk_size=size, maintain_order=True)))
         done = 0
-        while done < self.rows and (piece := self._told(lambda: next(pieces, None))) is not None:
+        while done < self.rows and (piece := self._guarded(lambda: next(pieces, None))) is not None:
             piece = piece.head(self.rows - done)  # a CSV file may end in empty lines
             yield Batch(self, done + 1, piece)
             done += piece.height
@@ -221,7 +221,7 @@ class Table(TableHead):
             dates = cs.date() | cs.datetime()
             yield pl.when(~(dates.cast(pl.Datetime("us")).dt.epoch("us") / _DAY).is_in(days)).then(dates)
 
-    def _told(self, action: Callable[[], T]) -> T:
+    def _guarded(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""
         try:
             return action()
@@ -319,8 +319,8 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
             if values.null_count() == len(values):
                 return None
             number, text = batch.row(values.is_not_null()), batch.row(strange)
-            told = f"row {number} is '{batch.cell(column, number)}'"
-            raise mixed(batch.table, column, f"{told}, row {text} the text '{batch.cell(column, text)}'")
+            parts = f"row {number} is '{batch.cell(column, number)}'"
+            raise mixed(batch.table, column, f"{parts}, row {text} the text '{batch.cell(column, text)}'")
     elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
     else:
@@ -328,11 +328,11 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
             f"{batch.table}: column '{column}' holds {series.dtype}, which is neither a number nor a text; "
             f"write it as numbers, or leave it out with silos.{batch.table.silo}.exclude"
         )
-    found = values.fill_null(float("nan")).to_numpy()
-    if np.isinf(found).any():
-        raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(found))}")
-    large = not dates and bool((np.abs(found) > EXACT).any())
-    return Numbers(found, dates, _whole(written, values) if large else None)
+    result = values.fill_null(float("nan")).to_numpy()
+    if np.isinf(result).any():
+        raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(result))}")
+    large = not dates and bool((np.abs(result) > EXACT).any())
+    return Numbers(result, dates, _whole(written, values) if large else None)
 
 
 def _whole(written: pl.Series, values: pl.Series) -> Array | None:
@@ -406,11 +406,11 @@ def codes(series: pl.Series, table: Table, *, names: bool = False) -> pl.Series:
     return written.fill_null(texts).alias(series.name)
 
 
-def mixed(table: TableHead, column: str, told: str) -> DataError:
+def mixed(table: TableHead, column: str, cells: str) -> DataError:
     """Return the error about texts among numbers, or numbers among texts."""
     return DataError(
-        f"{table}: column '{column}' holds numbers and texts: {told}. Mend the file; or, if the text means 'no value', "
-        f"list it in silos.{table.silo}.missing; or, if these are categories, list the column in "
+        f"{table}: column '{column}' holds numbers and texts: {cells}. Mend the file; or, if the text means 'no "
+        f"value', list it in silos.{table.silo}.missing; or, if these are categories, list the column in "
         f"silos.{table.silo}.categories"
     )
 
@@ -424,8 +424,8 @@ def _number(text: str) -> float | None:
     """Return a text as a number, if it is a finite one; Python takes 1_10 for one, too."""
     if not NUMBER.fullmatch(text.strip()):
         return None
-    found = float(text)
-    return found if isfinite(found) else None
+    result = float(text)
+    return result if isfinite(result) else None
 
 
 def _numbers(texts: Iterable[str]) -> list[float]:
@@ -454,25 +454,25 @@ def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str], *, non
             raise DataError(f"silos.{first.silo}.exclude: columns says what is used; leave one of them out")
         doubles = [column for column, count in Counter(settings.columns).items() if count > 1]
         if doubles:
-            raise DataError(f"silos.{first.silo}.columns: named twice: {listed(doubles)}")
+            raise DataError(f"silos.{first.silo}.columns: named twice: {join_names(doubles)}")
         return list(settings.columns)
     also = {**also, **dict.fromkeys(settings.exclude, "excluded")}
-    found = [column for column in first.header if column not in also]
+    result = [column for column in first.header if column not in also]
     for table in tables[1:]:
         other = [column for column in table.header if column not in also]
-        if set(other) != set(found):
-            lacks, more = sorted(set(found) - set(other)), sorted(set(other) - set(found))
-            told = [f"it lacks {listed(lacks)}"] * bool(lacks) + [f"it has {listed(more)}"] * bool(more)
+        if set(other) != set(result):
+            lacks, more = sorted(set(result) - set(other)), sorted(set(other) - set(result))
+            parts = [f"it lacks {join_names(lacks)}"] * bool(lacks) + [f"it has {join_names(more)}"] * bool(more)
             raise DataError(
-                f"{table}: its columns are not those of client '{first.client}': {' and '.join(told)}. Clients of a "
+                f"{table}: its columns are not those of client '{first.client}': {' and '.join(parts)}. Clients of a "
                 f"silo need the same columns; name those to use in silos.{first.silo}.columns"
             )
-    if strange := [column for column in found if _INDEX.fullmatch(column)]:
+    if strange := [column for column in result if _INDEX.fullmatch(column)]:
         raise DataError(
             f"{first}: the column '{strange[0]}' is the index of a data frame; leave it out with "
             f"silos.{first.silo}.exclude, or write the file without it"
         )
-    if not found and not none:
+    if not result and not none:
         raise DataError(f"{first}: it has no columns of features")
     order = min(tables, key=lambda table: table.client).header  # the same one wherever and however clients are listed
-    return [column for column in order if column in set(found)]
+    return [column for column in order if column in set(result)]

@@ -15,7 +15,7 @@ Reading = Callable[[Table], None]
 """Is told which file is being read."""
 
 
-def fitted(
+def fit_tables(
     tables: Sequence[Table], columns: Sequence[str], alignment: Alignment, parts: Array, reading: Reading
 ) -> Preparation:
     """Fix a silo's preparation by what its clients tell of their training rows.
@@ -30,11 +30,11 @@ def fitted(
     surveys = []
     for table in tables:
         reading(table)
-        surveys.append(surveyed(table, columns, alignment, parts))
+        surveys.append(survey_table(table, columns, alignment, parts))
     return fit(surveys, columns, tables[0].settings.rare)
 
 
-def surveyed(table: Table, columns: Sequence[str], alignment: Alignment, parts: Array) -> Survey:
+def survey_table(table: Table, columns: Sequence[str], alignment: Alignment, parts: Array) -> Survey:
     """Look at the training rows of one client."""
     survey = Survey(table, columns)
     for batch, places in _placed(table, columns, alignment):
@@ -42,7 +42,7 @@ def surveyed(table: Table, columns: Sequence[str], alignment: Alignment, parts: 
     return survey
 
 
-def encoded(
+def encode_tables(
     tables: Sequence[Table],
     preparation: Preparation,
     alignment: Alignment,

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from tdcd.compute import cores
-from tdcd.data.alignment import Alignment, Keys, digest, gathered, share_of, unique_ids
+from tdcd.data.alignment import Alignment, Keys, digest, gather_facts, share_of, unique_ids
 from tdcd.data.arrays import Array
 from tdcd.deployment.messages import Message, Stamp, array_tensors, tensors_array
 from tdcd.deployment.peers import Peers
 from tdcd.deployment.psi import Member, common_places, hashed, ring
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 from tdcd.experiments.job import Job, TableData
-from tdcd.experiments.tables import LABEL, PART, handed_over, says_what_is_held_out
+from tdcd.experiments.tables import LABEL, PART, columns_to_hand_over, has_split_column
 
 Progress = Callable[[int, int], None]
 """Is told how many points of how many are masked."""
@@ -26,7 +26,7 @@ def brought(job: Job, keys: list[Keys]) -> dict[str, Any]:
     """Return what a hub tells all others before they align."""
     assert isinstance(job.data, TableData)  # noqa: S101
     ids = unique_ids(keys)
-    split = says_what_is_held_out(job.data, [key.table for key in keys])
+    split = has_split_column(job.data, [key.table for key in keys])
     return {"kind": ids.dtype.kind, "count": len(ids), "split": split}
 
 
@@ -46,39 +46,39 @@ async def aligned(
     Raises:
         DataError: there are none, or silos contradict each other.
     """
-    kinds = {name: told["kind"] for name, told in everybody.items()}
+    kinds = {name: text["kind"] for name, text in everybody.items()}
     if len(set(kinds.values())) > 1:
-        told = listed(f"'{name}' has {'texts' if kind == 'U' else 'whole numbers'}" for name, kind in kinds.items())
-        raise DataError(f"IDs are of different types: silo {told}; write them in the same way in all silos")
+        text = join_names(f"'{name}' has {'texts' if kind == 'U' else 'whole numbers'}" for name, kind in kinds.items())
+        raise DataError(f"IDs are of different types: silo {text}; write them in the same way in all silos")
     ids = unique_ids(keys)
-    counts = {name: int(told["count"]) for name, told in everybody.items()}
+    counts = {name: int(text["count"]) for name, text in everybody.items()}
     if job.deployment.alignment == "private":
         common = await _privately(silo, ids, counts, peers, progress)
     else:
         common = await _plainly(ids, peers)
     if not len(common):
-        told = listed(f"'{name}' has {count:,}" for name, count in counts.items())
-        raise DataError(f"no ID is in all silos: {told}. Do their ID columns mean the same?")
+        text = join_names(f"'{name}' has {count:,}" for name, count in counts.items())
+        raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
     shares = {silo: {key.table.client: share_of(key, common) for key in keys}}
     splits = [name for name in sorted(job.silos) if everybody[name]["split"]]
     assert isinstance(job.data, TableData)  # noqa: S101
     if job.data.split_column and not splits:
         raise DataError(f"data.split_column: no silo's tables have a column '{job.data.split_column}'")
-    wanted = handed_over(job, splits)
+    wanted = columns_to_hand_over(job, splits)
     handed = await _handed(silo, Alignment(common, shares, {}), keys, wanted, peers)
-    found = Alignment(common, shares, handed)
+    result = Alignment(common, shares, handed)
     columns: dict[str, dict[str, str | None]] = {
         LABEL: {name: own.label for name, own in job.silos.items() if own.label},
         PART: dict.fromkeys(splits, job.data.split_column),
     }
-    await _uncontradicted(silo, found, keys, columns, peers)
-    return found
+    await _uncontradicted(silo, result, keys, columns, peers)
+    return result
 
 
 async def _plainly(ids: Array, peers: Peers) -> Array:
     """Tell each other all IDs."""
-    found = await peers.exchange(Message("ids", {}, array_tensors("ids", ids)))
-    lists = [ids, *(tensors_array("ids", message) for message in found.values())]
+    result = await peers.exchange(Message("ids", {}, array_tensors("ids", ids)))
+    lists = [ids, *(tensors_array("ids", message) for message in result.values())]
     return reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), lists)
 
 
@@ -145,19 +145,19 @@ async def _handed(
     silo: str, alignment: Alignment, keys: list[Keys], wanted: Mapping[str, tuple[str, str]], peers: Peers
 ) -> dict[str, Array]:
     """Hand over labels and parts, in the order of the common IDs."""
-    found = {}
+    result = {}
     for name, (owner, column) in wanted.items():
         if owner == silo:
-            found[name] = gathered(alignment, keys, column)
-            message = Message(f"handed {name}", {}, array_tensors("values", found[name]))
+            result[name] = gather_facts(alignment, keys, column)
+            message = Message(f"handed {name}", {}, array_tensors("values", result[name]))
             await asyncio.gather(*(peers.send(peer, message) for peer in peers.peers))
         else:
-            found[name] = tensors_array("values", await peers.receive(owner, f"handed {name}", Stamp()))
-        if len(found[name]) != len(alignment.ids):
+            result[name] = tensors_array("values", await peers.receive(owner, f"handed {name}", Stamp()))
+        if len(result[name]) != len(alignment.ids):
             raise DataError(
-                f"silo '{owner}' hands over {len(found[name])} values of '{name}' for {len(alignment.ids)} common IDs"
+                f"silo '{owner}' hands over {len(result[name])} values of '{name}' for {len(alignment.ids)} common IDs"
             )
-    return found
+    return result
 
 
 async def _uncontradicted(
@@ -165,12 +165,12 @@ async def _uncontradicted(
 ) -> None:
     """Check that silos that know the same thing say the same of it: by a digest, which tells nothing more."""
     known = {
-        what: digest(gathered(alignment, keys, column or ""))
+        what: digest(gather_facts(alignment, keys, column or ""))
         for what, own in columns.items()
         if len(own) > 1 and (column := own.get(silo))
     }
-    told = await peers.exchange(Message("digests", known))
+    text = await peers.exchange(Message("digests", known))
     for what, mine in known.items():
         for other in columns[what]:
-            if other != silo and told[other].facts.get(what) != mine:
+            if other != silo and text[other].facts.get(what) != mine:
                 raise DataError(f"silos '{silo}' and '{other}' contradict each other: a {what} differs for a common ID")

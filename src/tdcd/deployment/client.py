@@ -24,7 +24,7 @@ class ClientProcess:
     party: Party
     shared: SharedJob
     trust: Trust | Open
-    told: Callable[[str], None]
+    log: Callable[[str], None]
     patience: float
     """Seconds that it tries to reach its hub."""
     _heard: bool = False
@@ -52,10 +52,10 @@ class ClientProcess:
                         raise DeploymentError(f"the hub at {address} refuses this client: {error.details()}") from error
             if self._heard:
                 wait, alone, warned = FIRST_WAIT, time.monotonic(), False
-                self.told("the hub is gone; trying to reach it again")
+                self.log("the hub is gone; trying to reach it again")
             elif not warned:
                 warned = True
-                self.told(f"waiting for the hub at {address}: {await self.trust.explain(address, silo)}")
+                self.log(f"waiting for the hub at {address}: {await self.trust.explain(address, silo)}")
             if time.monotonic() - alone > self.patience:
                 why = await self.trust.explain(address, silo)
                 raise DeploymentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
@@ -78,7 +78,7 @@ class ClientProcess:
         while (frame := await stream.read()) is not grpc.aio.EOF:
             if not self._heard:
                 self._heard = True
-                self.told("the hub answers")
+                self.log("the hub answers")
             question = assembler.feed(frame)
             if question is None:
                 continue
@@ -87,7 +87,7 @@ class ClientProcess:
             try:
                 answer = self.party.answer(question)  # nothing else happens here: gRPC's own threads keep the line
             except TdcdError as error:
-                self.told(f"cannot answer '{question.kind}': {error}")
+                self.log(f"cannot answer '{question.kind}': {error}")
                 answer = Message("failed", {"why": str(error)})
             for reply in frames(answer.stamped(question.stamp)):
                 await stream.write(reply)

@@ -12,7 +12,7 @@ import grpc
 from torch import Tensor
 
 from tdcd.deployment.messages import Assembler, Message, Meter, RefusedError, frames
-from tdcd.errors import AbsentError, DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, join_names
 
 SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
@@ -265,7 +265,7 @@ class Clients:
     job: str
     deadline: float
     """Seconds that a client may take to do its part of a stage."""
-    told: Callable[[str], None]
+    log: Callable[[str], None]
     welcome: Welcome
     links: dict[str, Link] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -285,11 +285,11 @@ class Clients:
         """
         link = Link(name, context, self.job, meter=self.meter)
         if before := self.links.get(name):
-            self.told(f"client '{name}' comes again; its stream of before is given up")
+            self.log(f"client '{name}' comes again; its stream of before is given up")
             before.close()
             before.replaced.set()
         self.links[name] = link
-        self.told(f"client '{name}' has come")
+        self.log(f"client '{name}' has come")
         listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
         replaced = asyncio.ensure_future(link.replaced.wait())
         try:
@@ -308,7 +308,7 @@ class Clients:
             self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
             if self.links.get(name) is link:
                 del self.links[name]
-                self.told(f"client '{name}' has gone")
+                self.log(f"client '{name}' has gone")
             await self._tell()
 
     async def _welcomed(self, link: Link) -> None:
@@ -338,8 +338,8 @@ class Clients:
         while len(self.present()) < count:
             if not warned:
                 warned = True
-                away = listed(sorted(set(self.names) - self.present()))
-                self.told(f"waiting for clients: {len(self.present())} of {len(self.names)} are there, without {away}")
+                away = join_names(sorted(set(self.names) - self.present()))
+                self.log(f"waiting for clients: {len(self.present())} of {len(self.names)} are there, without {away}")
             left = end - time.monotonic()
             if left <= 0:
                 absent = ", ".join(sorted(set(self.names) - self.present()))
@@ -401,7 +401,7 @@ class Clients:
                 failed[name] = lost[name] = str(error)
         for name, why in lost.items():
             if name in tasks:
-                self.told(f"client '{name}' is left out: {why}")
+                self.log(f"client '{name}' is left out: {why}")
         for name in sorted(answers):
             if take and questions[name].most <= LARGE:
                 for part, tensor in answers[name].tensors.items():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
-from tdcd.core.round import summed
+from tdcd.core.round import sum_embeddings
 from tdcd.data.splits import Part
 from tdcd.deployment.attempt import nbytes
 from tdcd.deployment.clients import Question, like
@@ -46,7 +46,7 @@ class Evaluator(Gatherer):
         attempt, end = 0, time.monotonic() + self.job.deployment.hub_deadline
         while True:
             await self.enough()
-            found, verdict, missing = await self._measured(block, Stamp("", 0, number, attempt), judge)
+            result, verdict, missing = await self._measured(block, Stamp("", 0, number, attempt), judge)
             if not missing:
                 break
             if time.monotonic() > end:
@@ -55,46 +55,46 @@ class Evaluator(Gatherer):
                     "model cannot be measured. What was done is kept: start the hubs again when more clients are back"
                 )
             if attempt == 0:
-                self.told(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
+                self.log(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
             await asyncio.sleep(min(2.0, 0.1 * 2**attempt))
             attempt += 1
-        self.evaluation = {"round": number, **{part.word: measures for part, measures in found.items() if measures}}
-        return found, verdict
+        self.evaluation = {"round": number, **{part.word: measures for part, measures in result.items() if measures}}
+        return result, verdict
 
     async def _measured(self, block: Block, stamp: Stamp, judge: Judge) -> tuple[Measures, Verdict, list[str]]:
         """Return measures, verdict, and the parts that nothing was measured on."""
         tensors = await self._scored(block, stamp)
         if self.judge != self.silo:
             await self.peers.send(self.judge, Message("scores", {}, tensors, stamp))
-            told = (await self.peers.receive(self.judge, "metrics", stamp)).facts
-            found: Measures = {part: dict(told.get("measures", {}).get(part.word, {})) for part in Part}
-            verdict, missing = told.get("verdict"), told.get("missing")
+            text = (await self.peers.receive(self.judge, "metrics", stamp)).facts
+            record: Measures = {part: dict(text.get("measures", {}).get(part.word, {})) for part in Part}
+            verdict, missing = text.get("verdict"), text.get("missing")
             if verdict not in ("better", "worse", "diverged") or not isinstance(missing, list):
                 raise RefusedError(f"the hub of silo '{self.judge}' sends a strange verdict")
-            return found, verdict, [str(part) for part in missing]
+            return record, verdict, [str(part) for part in missing]
         others = {name: await self.peers.receive(name, "scores", stamp) for name in self.peers.peers}
         parts = {name: dict(message.tensors) for name, message in others.items()}
-        if not self.plan.bare:
+        if not self.plan.label_only:
             parts[self.silo] = tensors
         scores = {part: self._joined(part, parts) for part in self.plan.counts}
         if self.job.labels.kept:
             measures = await self._judged(scores, stamp)
         else:
             measures = {part: self._measure(part, *scores[part]) for part in scores}
-        found = {part: measures.get(part, {}) for part in Part}
-        missing = [part.word for part in self.plan.counts if not found[part]]
-        verdict = "worse" if missing else judge(found)
+        record = {part: measures.get(part, {}) for part in Part}
+        missing = [part.word for part in self.plan.counts if not record[part]]
+        verdict = "worse" if missing else judge(record)
         facts: dict[str, Any] = {"verdict": verdict, "missing": missing}
         if not self.job.labels.kept or self.job.labels.tell_metrics:
-            facts["measures"] = {part.word: measures for part, measures in found.items()}
+            facts["measures"] = {part.word: measures for part, measures in record.items()}
         await asyncio.gather(
             *(self.peers.send(name, Message("metrics", facts, {}, stamp)) for name in self.peers.peers)
         )
-        return found, verdict, missing
+        return record, verdict, missing
 
     async def _scored(self, block: Block, stamp: Stamp) -> dict[str, Tensor]:
         """Gather embeddings of all rows of every part, and whose clients are there."""
-        if self.plan.bare:
+        if self.plan.label_only:
             return {}
         dtype, width = self.job.training.dtype, self.model.width
         holders = {n: held for n, held in self.plan.holdings.items() if any(map(len, held.values()))}
@@ -125,7 +125,7 @@ class Evaluator(Gatherer):
             if phi is None or mask is None or phi.shape != shape or mask.shape != shape[:1]:
                 raise RefusedError(f"the hub of silo '{silo}' sends scores of another shape")
             embeddings[silo], there = phi, there & mask.bool()
-        return summed(embeddings), there
+        return sum_embeddings(embeddings), there
 
     def _measure(self, part: Part, scores: Tensor, there: Tensor) -> dict[str, float]:
         """Measure, at a hub that has the labels."""
@@ -139,14 +139,14 @@ class Evaluator(Gatherer):
     def _tell_absent(self, part: Part, there: int) -> None:
         if there < self.plan.counts[part]:
             every = self.plan.counts[part]
-            self.told(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
+            self.log(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
 
     async def _judged(self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp) -> dict[Part, dict[str, float]]:
         """Let the clients that keep the labels add up; a client that is lost on the way is left out."""
         objective, holdings = self.job.training.objective, self.plan.holdings
         names = {name for name, held in holdings.items() if any(map(len, held.values()))}
         while names := names & self.clients.present():
-            found: dict[Part, dict[str, float]] = {}
+            result: dict[Part, dict[str, float]] = {}
             tensors: dict[str, dict[str, Tensor]] = {name: {} for name in names}
             for part, (z, embedded) in scores.items():
                 held = torch.zeros_like(embedded)
@@ -156,7 +156,7 @@ class Evaluator(Gatherer):
                 if not there.any():
                     continue
                 if not z[there].isfinite().all():
-                    found[part] = {"loss": float("nan")}
+                    result[part] = {"loss": float("nan")}
                     continue
                 ranked = torch.zeros(z.shape, dtype=torch.float64)
                 ranked[there] = ranks(objective, z[there])
@@ -177,11 +177,11 @@ class Evaluator(Gatherer):
                 continue
             for part in scores:
                 tallies = [_tally(name, answer, part) for name, answer in answers.items() if part.word in answer.facts]
-                if tallies and part not in found:
+                if tallies and part not in result:
                     total = added(tallies)
-                    found[part] = measured(objective, total)
+                    result[part] = measured(objective, total)
                     self._tell_absent(part, int(total["rows"][0]))
-            return found
+            return result
         return {}
 
 

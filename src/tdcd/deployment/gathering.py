@@ -19,11 +19,11 @@ from tdcd.core.network import Block, Network
 from tdcd.data.alignment import Alignment, Keys, same_kind
 from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
-from tdcd.data.tables import ToldTable
+from tdcd.data.tables import RemoteTable
 from tdcd.deployment.aligning import aligned, brought
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.messages import Message, RefusedError, tensors_array
-from tdcd.deployment.party import ToldSurvey
+from tdcd.deployment.party import SurveyReport
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.errors import DataError, DeploymentError
@@ -57,13 +57,13 @@ class Gatherer:
     directory: Path
     clients: Clients
     peers: Peers
-    told: Callable[[str], None]
+    log: Callable[[str], None]
     stage: str = "starting"
     alignment: Alignment | None = None
     preparation: Preparation | None = None
     brought: Mapping[str, Any] = field(default_factory=dict)
     """What other hubs are told of this silo's IDs before an alignment."""
-    bare: frozenset[str] = frozenset()
+    label_only: frozenset[str] = frozenset()
     """Silos that have labels only, once the hubs have met."""
     _plan: SiloPlan | None = None
     _model: Model | None = None
@@ -113,10 +113,10 @@ class Gatherer:
         await self._tell()
         stored, planned = self.directory / "preparation" / f"{self.silo}.json", self.directory / "silo.safetensors"
         before = SiloPlan.load(planned) if planned.exists() else None
-        whole = before and (before[0].bare or stored.exists())
+        whole = before and (before[0].label_only or stored.exists())
         if before and whole and before[0].fingerprint == self.alignment.fingerprint:
             self._plan, self.brought = before
-            self.preparation = None if self._plan.bare else Preparation.from_file(stored)
+            self.preparation = None if self._plan.label_only else Preparation.from_file(stored)
         else:
             self.stage = "gathering clients"
             keys = await self.all_keys()
@@ -126,19 +126,19 @@ class Gatherer:
             self._columns = silo_features(self.job, self.silo, [key.table for key in keys])
             self._plan.save(planned, self.brought)
             await self._tell()
-            self.preparation = None if self._plan.bare else await self._fitted(stored)
+            self.preparation = None if self._plan.label_only else await self._fit_preparation(stored)
         self._model = self._modelled((len(self.preparation.outputs),) if self.preparation else None)
 
-    async def _fitted(self, file: Path) -> Preparation:
+    async def _fit_preparation(self, file: Path) -> Preparation:
         """Find out what the columns hold."""
         self.stage = "looking at the columns"
         await self._until(lambda: set(self._surveys) >= set(self.clients.names), "tell what their columns hold")
         settings = self.job.silos[self.silo]
-        found = fit(self._surveys.values(), self._columns, settings.rare)
+        result = fit(self._surveys.values(), self._columns, settings.rare)
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, found.to_json())
-        self.told(found.told())
-        return found
+        write_atomically(file, result.to_json())
+        self.log(result.describe())
+        return result
 
     async def _first_alignment(self) -> Alignment:
         """Find the common IDs together with all other hubs."""
@@ -149,12 +149,12 @@ class Gatherer:
             everybody = await self.peers.meeting("start", {"alignment": "", **brought(self.job, keys)})
             began = time.monotonic()
             try:
-                found = await self._aligned(keys, everybody)
+                result = await self._aligned(keys, everybody)
             except RewoundError:
-                self.told("a hub was started again: the alignment begins anew")
+                self.log("a hub was started again: the alignment begins anew")
                 continue
-            self.told(f"{len(found.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
-            return found
+            self.log(f"{len(result.ids):,} IDs are in all silos, found in {time.monotonic() - began:.1f} s")
+            return result
 
     async def _aligned(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
         try:
@@ -166,14 +166,14 @@ class Gatherer:
         """Tell every tenth of the way."""
         before, self.stage = self.stage, f"aligning: {10 * (10 * done // max(total, 1))} % of {total:,} points masked"
         if self.stage != before:
-            self.told(self.stage)
+            self.log(self.stage)
 
     async def all_keys(self) -> list[Keys]:
         """Wait until all clients have told their IDs."""
         await self._until(lambda: set(self._keys) >= set(self.clients.names), "tell their IDs")
-        found = same_kind([self._keys[name] for name in self.clients.names])
-        self._keys |= {keys.table.client: keys for keys in found}
-        return found
+        result = same_kind([self._keys[name] for name in self.clients.names])
+        self._keys |= {keys.table.client: keys for keys in result}
+        return result
 
     def _modelled(self, shape: tuple[int, ...] | None) -> Model:
         """Build the network, from its specification alone, and see that it works."""
@@ -186,7 +186,7 @@ class Gatherer:
             part: settings.objective.prepare(values, width, settings.dtype) for part, values in self.plan.labels.items()
         }
         if network:
-            network.emptied()
+            network.release_weights()
         return Model(network, shape, width, labels)
 
     def first_block(self) -> Block:
@@ -196,7 +196,7 @@ class Gatherer:
             return {}
         network = build_network(self.silo, self.job.model_of(self.silo), shape, self.plan.outputs, settings)
         check_finite({self.silo: network.initial()}, {self.silo: network}, "")
-        return network.emptied()
+        return network.release_weights()
 
     async def welcome(self, link: Link) -> None:
         """Bring a client that has come to where it can take part."""
@@ -204,7 +204,7 @@ class Gatherer:
         if tables:
             await self._hear_keys(link)
             await self._known(lambda: self._plan is not None)
-            if self.preparation is None and not self.plan.bare:
+            if self.preparation is None and not self.plan.label_only:
                 await self._hear_survey(link)
         await self._known(lambda: self._model is not None)
         plan, model = self.plan, self.model
@@ -238,7 +238,7 @@ class Gatherer:
     def _keys_of(self, link: Link, answer: Message) -> Keys:
         facts, own = answer.facts, self.job.silos[self.silo]
         columns = tuple(str(column) for column in facts["columns"])
-        table = ToldTable(self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), columns)
+        table = RemoteTable(self.silo, link.name, Path(str(facts["file"])), own, bool(facts["csv"]), columns)
         values = {str(column): tensors_array(f"fact {number}", answer) for number, column in enumerate(facts["facts"])}
         ids = tensors_array("ids", answer)
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
@@ -253,11 +253,11 @@ class Gatherer:
         facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
         answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
         with _understood(link, answer):
-            told = ToldSurvey.model_validate_json(answer.tensors["json"].numpy().tobytes())
-            if {*told.facts, *told.empty, *told.problems} - set(self._columns):
+            text = SurveyReport.model_validate_json(answer.tensors["json"].numpy().tobytes())
+            if {*text.facts, *text.empty, *text.problems} - set(self._columns):
                 raise RefusedError(f"client '{link.name}' tells of columns that it was not asked about")
         table = self._keys[link.name].table
-        self._surveys[link.name] = Survey(table, self._columns, told.facts, told.empty, told.problems)
+        self._surveys[link.name] = Survey(table, self._columns, text.facts, text.empty, text.problems)
         await self._tell()
 
     @property
@@ -303,8 +303,8 @@ class Gatherer:
 
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
         """Help a hub that does not know the common IDs to find them."""
-        found = await self._aligned(await self.all_keys(), everybody)
-        if found.fingerprint != self.plan.fingerprint:
+        result = await self._aligned(await self.all_keys(), everybody)
+        if result.fingerprint != self.plan.fingerprint:
             raise DataError("the common IDs are not those that this training began with; start a new one")
 
 

@@ -28,7 +28,7 @@ from tdcd.deployment.evaluation import Evaluator, Judge
 from tdcd.deployment.messages import AWAY, Message, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
-from tdcd.errors import AbsentError, DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.training.loop import Measures, RewoundError, Verdict
 
 ALONE = (
@@ -58,33 +58,38 @@ class Hub(Evaluator):
         await self.clients.all_or(self.job.deployment.minimum_clients, self.job.deployment.hub_deadline)
         while True:
             self.stage = "meeting the other hubs"
-            mine = {"alignment": self.plan.fingerprint, "rounds": [0, *rounds], "bare": self.plan.bare, **self.brought}
+            mine = {
+                "alignment": self.plan.fingerprint,
+                "rounds": [0, *rounds],
+                "bare": self.plan.label_only,
+                **self.brought,
+            }
             mine["width"] = self.model.width
             everybody = await self.peers.meeting("start", mine)
-            if any(not told["alignment"] for told in everybody.values()):
+            if any(not text["alignment"] for text in everybody.values()):
                 with suppress(RewoundError):
                     await self.align_again(everybody)
                 continue
-            different = [name for name, told in everybody.items() if told["alignment"] != self.plan.fingerprint]
+            different = [name for name, text in everybody.items() if text["alignment"] != self.plan.fingerprint]
             if different:
                 raise DeploymentError(
                     f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
                     f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
                 )
-            widths = {name: told["width"] for name, told in everybody.items()}
+            widths = {name: text["width"] for name, text in everybody.items()}
             if len(set(widths.values())) > 1:
-                told = listed((f"{name} {width}" for name, width in sorted(widths.items())), most=16)
+                text = join_names((f"{name} {width}" for name, width in sorted(widths.items())), most=16)
                 raise DeploymentError(
-                    f"embedding widths differ between silos: {told}; every silo's network must end in the same number "
+                    f"embedding widths differ between silos: {text}; every silo's network must end in the same number "
                     "of outputs, and where one has labels only, in as many as there are classes"
                 )
             self._away = np.empty(0, dtype=np.int64)
-            self.bare = frozenset(name for name, told in everybody.items() if told["bare"])
+            self.label_only = frozenset(name for name, text in everybody.items() if text["bare"])
             every = sum(self.plan.counts.values())
             self.peers.most = every * (self.model.width * self.job.training.dtype.itemsize + 16) + (1 << 20)
-            found = _common_round({name: told["rounds"] for name, told in everybody.items()})
-            self.round = found
-            return found
+            result = _common_round({name: text["rounds"] for name, text in everybody.items()})
+            self.round = result
+            return result
 
     async def one_round(self, block: Block, number: int) -> tuple[Block, Traffic]:
         """Do this silo's part of a round."""
@@ -100,11 +105,11 @@ class Hub(Evaluator):
             if not len(zeta):
                 lost = await self._someone(stamp, waiting)
                 continue
-            found, sent = await self._attempt(block, zeta, lost, stamp)
+            result, sent = await self._attempt(block, zeta, lost, stamp)
             traffic += sent
-            if isinstance(found, dict):
+            if isinstance(result, dict):
                 break
-            lost = np.union1d(lost, found)
+            lost = np.union1d(lost, result)
         for name in self.plan.roster.clients if len(lost) else ():
             if (
                 np.isin(self.plan.training(name), lost).any()
@@ -113,17 +118,17 @@ class Hub(Evaluator):
                 self.clients.left_out[name] = self.clients.left_out.get(name, 0) + 1
         self.round = number
         self._ends.append(time.monotonic())
-        return found, traffic
+        return result, traffic
 
     async def _attempt(self, block: Block, zeta: Tensor, lost: Array, stamp: Stamp) -> tuple[Block | Array, Traffic]:
         """Try a round on a mini-batch; return the new block, or the samples that it must be begun again without."""
         away = stamp.round + 1
         attempt = Attempt(self, block, zeta, lost, stamp, lambda: torch.from_numpy(self._away_in(away)))
         try:
-            found, self._away = await attempt.run()
+            result, self._away = await attempt.run()
         except LostError as error:
             return error.samples, attempt.traffic
-        return found, attempt.traffic
+        return result, attempt.traffic
 
     async def _someone(self, stamp: Stamp, waiting: "Waiting") -> Array:
         """Wait a while for clients, as all hubs do where nothing of a mini-batch is left; return who is away then.
@@ -132,18 +137,18 @@ class Hub(Evaluator):
             DeploymentError: some hub has waited for too long.
         """
         if not waiting.times:
-            self.told("waiting for clients: those there, in all silos, hold no sample of the mini-batch in common")
+            self.log("waiting for clients: those there, in all silos, hold no sample of the mini-batch in common")
         await waiting.pause()
         await self.enough()
         away, late = torch.from_numpy(self._away_in(stamp.round)), waiting.over
-        told = await self.peers.exchange(Message("anybody", {"late": late}, {AWAY: away}, stamp))
-        if late or any(message.facts.get("late") is True for message in told.values()):
+        text = await self.peers.exchange(Message("anybody", {"late": late}, {AWAY: away}, stamp))
+        if late or any(message.facts.get("late") is True for message in text.values()):
             raise DeploymentError(
                 f"the clients that are there, in all silos, hold no sample of the mini-batch of round {stamp.round} in "
                 "common, so that there is nothing to train on. What was done is kept: start the hubs again when more "
                 "clients are back"
             )
-        return united(AWAY, away, told)
+        return united(AWAY, away, text)
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
@@ -153,7 +158,7 @@ class Hub(Evaluator):
     def _away_in(self, number: int) -> Array:
         """Return the samples of a round's mini-batch whose clients are away now, where a round needs them."""
         away = set(self.plan.roster.clients) - self.clients.present()
-        idle = self.plan.bare and not self.job.labels.kept  # its labels were handed over, and it has nothing else
+        idle = self.plan.label_only and not self.job.labels.kept  # its labels were handed over, and it has nothing else
         if not away or idle or number > self.job.training.rounds:
             return np.empty(0, dtype=np.int64)
         held = np.concatenate([self.plan.training(name) for name in sorted(away)])
@@ -172,14 +177,14 @@ class Hub(Evaluator):
         """
         self.stage = "waiting for the other hubs to end"
         try:
-            told = await self.peers.exchange(Message("concluded", {"kept": kept}, {}, Stamp("", 0, number)))
+            text = await self.peers.exchange(Message("concluded", {"kept": kept}, {}, Stamp("", 0, number)))
         except AbsentError as error:
-            self.told(f"{ALONE}: {error}")
+            self.log(f"{ALONE}: {error}")
             return False
-        other = {silo: message.facts.get("kept") for silo, message in told.items()}
+        other = {silo: message.facts.get("kept") for silo, message in text.items()}
         if odd := [f"that of silo '{silo}' of round {round_}" for silo, round_ in other.items() if round_ != kept]:
             raise DeploymentError(
-                f"the hubs end with weights of different rounds: this one of round {kept}, {listed(odd)}; together "
+                f"the hubs end with weights of different rounds: this one of round {kept}, {join_names(odd)}; together "
                 "they are no model. Start all hubs again"
             )
         return True
@@ -188,12 +193,12 @@ class Hub(Evaluator):
         """Tell the clients that it is over."""
         self.stage = status
         for name, count in sorted(self.clients.left_out.items()):
-            self.told(f"client '{name}' was left out of {count:,} rounds: it was away, or did not answer")
+            self.log(f"client '{name}' was left out of {count:,} rounds: it was away, or did not answer")
         for link in list(self.clients.links.values()):
             try:
                 await asyncio.wait_for(link.say(Message("farewell", {"status": status})), 2.0)
             except Exception as error:
-                self.told(f"client '{link.name}' does not hear the end: {error}")
+                self.log(f"client '{link.name}' does not hear the end: {error}")
 
     def status(self) -> StatusReply:
         """Tell how it goes."""
@@ -266,8 +271,8 @@ class HubParty:
 
     def agreed(self, rounds: Sequence[int]) -> int:
         """See Party."""
-        found: int = self.run(self.hub.agreed(rounds))
-        return found
+        result: int = self.run(self.hub.agreed(rounds))
+        return result
 
     def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
         """See Party."""
@@ -276,13 +281,13 @@ class HubParty:
 
     def concluded(self, number: int, kept: int) -> bool:
         """See Party."""
-        found: bool = self.run(self.hub.concluded(number, kept))
-        return found
+        result: bool = self.run(self.hub.concluded(number, kept))
+        return result
 
     def measured(self, blocks: Blocks, judge: Judge) -> tuple[Measures, Verdict]:
         """See Party."""
-        found: tuple[Measures, Verdict] = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round, judge))
-        return found
+        result: tuple[Measures, Verdict] = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round, judge))
+        return result
 
 
 def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
@@ -291,12 +296,14 @@ def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
     Raises:
         DeploymentError: it would be the beginning, though some hub is well past that: then files were lost.
     """
-    found = max(set.intersection(*(set(of_silo) for of_silo in rounds.values())))
-    if found == 0 and any(sum(number > 0 for number in of_silo) > 1 for of_silo in rounds.values()):
-        own = {silo: listed(str(number) for number in of_silo if number) for silo, of_silo in sorted(rounds.items())}
-        told = "; ".join(f"silo '{silo}' has {found or 'none'}" for silo, found in own.items())
+    result = max(set.intersection(*(set(of_silo) for of_silo in rounds.values())))
+    if result == 0 and any(sum(number > 0 for number in of_silo) > 1 for of_silo in rounds.values()):
+        own = {
+            silo: join_names(str(number) for number in of_silo if number) for silo, of_silo in sorted(rounds.items())
+        }
+        text = "; ".join(f"silo '{silo}' has {result or 'none'}" for silo, result in own.items())
         raise DeploymentError(
-            f"the hubs' checkpoints have no round in common ({told}): did one lose its run directory? Put it back; or, "
+            f"the hubs' checkpoints have no round in common ({text}): did one lose its run directory? Put it back; or, "
             "to begin anew, remove the run directories of all hubs"
         )
-    return found
+    return result

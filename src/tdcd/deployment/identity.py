@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tdcd.errors import DeploymentError, listed
+from tdcd.errors import DeploymentError, join_names
 from tdcd.files import write_atomically
 
 SOON = timedelta(days=30)
@@ -183,11 +183,11 @@ def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certifica
     if certificate.public_key() != key.public_key():
         raise DeploymentError(f"{pair.key}: it is not the key of {pair.certificate}")
     try:
-        found = judged(certificate, {identity.silo: read_certificate(authority)})
+        result = judged(certificate, {identity.silo: read_certificate(authority)})
     except DeploymentError as error:
         raise DeploymentError(f"{pair.certificate}: {error}") from error
-    if found != identity:
-        raise DeploymentError(f"{pair.certificate}: it is the certificate of {found}, not of {identity}")
+    if result != identity:
+        raise DeploymentError(f"{pair.certificate}: it is the certificate of {result}, not of {identity}")
     return certificate
 
 
@@ -208,7 +208,7 @@ def judged(certificate: x509.Certificate, authorities: Mapping[str, x509.Certifi
     authority = authorities.get(identity.silo)
     if authority is None:
         raise DeploymentError(
-            f"the certificate is of {identity}, and only the silos {listed(sorted(authorities))} may take part"
+            f"the certificate is of {identity}, and only the silos {join_names(sorted(authorities))} may take part"
         )
     try:
         certificate.verify_directly_issued_by(authority)

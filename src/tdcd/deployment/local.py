@@ -39,8 +39,8 @@ class LocalSite:
         """Return how it is started."""
         who, role = self.identity, ["client", "--client", self.identity.client or ""]
         role = role if who.client else ["hub"]
-        told = [sys.executable, "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
-        return [*told, "--site", str(self.file), *(["--insecure"] if self.insecure else [])]
+        parts = [sys.executable, "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
+        return [*parts, "--site", str(self.file), *(["--insecure"] if self.insecure else [])]
 
     def start(self, *, quiet: bool = False) -> "subprocess.Popen[bytes]":
         """Start it; its log goes to a file, and to standard error unless that is not wanted."""
@@ -123,7 +123,7 @@ class LocalFederation:
         for identity in sorted(self.sites, key=lambda who: (who.client is not None, who.silo, who.client or "")):
             self.processes[identity] = self.sites[identity].start(quiet=quiet)
 
-    def wait(self, told: Callable[[str], None], seconds: float | None = None) -> int:
+    def wait(self, log: Callable[[str], None], seconds: float | None = None) -> int:
         """Wait until all hubs have ended; return the worst exit code. If one fails, all are stopped."""
         end = time.monotonic() + seconds if seconds is not None else None
         hubs = {who: process for who, process in self.processes.items() if who.client is None}
@@ -131,7 +131,7 @@ class LocalFederation:
             while any(process.poll() is None for process in hubs.values()):
                 failed = [who for who, process in hubs.items() if process.poll() not in (None, 0)]
                 for who in failed:
-                    told(f"{who} has stopped with exit code {hubs[who].returncode}")
+                    log(f"{who} has stopped with exit code {hubs[who].returncode}")
                 if failed:
                     return max(abs(int(hubs[who].returncode)) for who in failed)
                 for silo in {who.silo for who in hubs}:
@@ -139,7 +139,7 @@ class LocalFederation:
                         process.poll() for who, process in self.processes.items() if who.client and who.silo == silo
                     ]
                     if codes and all(codes):
-                        told(f"all clients of silo '{silo}' have stopped with an error; the hub would wait for them")
+                        log(f"all clients of silo '{silo}' have stopped with an error; the hub would wait for them")
                         return max(abs(int(code)) for code in codes if code)
                 if end is not None and time.monotonic() > end:
                     raise DeploymentError(f"the deployment has not ended after {seconds:g} seconds")

@@ -29,14 +29,14 @@ def _plain(text: str) -> str:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        text = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "site": record.name,
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             **getattr(record, "facts", {}),
         }
-        return json.dumps(told, ensure_ascii=False)
+        return json.dumps(text, ensure_ascii=False)
 
 
 @contextmanager
@@ -75,8 +75,8 @@ def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
 def _listen(read: int, kept: int, logger: logging.Logger) -> None:
     with os.fdopen(read, "rb") as lines:
         for line in lines:
-            told = refusal(line.decode(errors="replace"))
-            if told:
-                logger.warning(told)
+            text = refusal(line.decode(errors="replace"))
+            if text:
+                logger.warning(text)
             elif not line.startswith((b"I0", b"I1")):  # what gRPC says to its developers
                 os.write(kept, line)

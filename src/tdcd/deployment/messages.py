@@ -84,10 +84,10 @@ def asked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         RefusedError: something else is among them.
     """
-    found = {field: tensor for field, tensor in tensors.items() if field.startswith(asker(""))}
-    if strange := set(tensors) - set(found) - {WITHOUT}:
+    result = {field: tensor for field, tensor in tensors.items() if field.startswith(asker(""))}
+    if strange := set(tensors) - set(result) - {WITHOUT}:
         raise RefusedError(f"the field '{min(strange)[:40]}' is not known")
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
             TensorHeader(name=name, dtype=_NAMES[tensor.dtype], shape=tensor.shape) for name, tensor in tensors.items()
         ],
     )
-    told: Header | None = header
+    text: Header | None = header
     chunk = bytearray()
     for name, tensor in tensors.items():
         counts = meter is not None and name not in BOOKKEEPING
@@ -156,12 +156,12 @@ def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
             if counts and meter:
                 meter.sent += len(piece)
             if len(chunk) == CHUNK:
-                yield Frame(header=told, chunk=bytes(chunk))
-                told = None
+                yield Frame(header=text, chunk=bytes(chunk))
+                text = None
                 chunk.clear()
         chunk += bytes(-len(data) % _WORD)
-    if chunk or told:
-        yield Frame(header=told, chunk=bytes(chunk))
+    if chunk or text:
+        yield Frame(header=text, chunk=bytes(chunk))
 
 
 class Assembler:
@@ -208,21 +208,21 @@ class Assembler:
 
     def _fill(self, header: Header, data: memoryview) -> int:
         """Take bytes for the tensors that are not complete; return how many are left over."""
-        for told in header.tensors[len(self._tensors) :]:
-            size = _size(told)
+        for text in header.tensors[len(self._tensors) :]:
+            size = _size(text)
             missing = _padded(size) - len(self._bytes)
             self._bytes += data[:missing]
             if len(data) < missing:
                 return 0
             data = data[missing:]
-            tensor = _tensor(told, self._bytes)
-            if self.meter and told.name not in BOOKKEEPING:
+            tensor = _tensor(text, self._bytes)
+            if self.meter and text.name not in BOOKKEEPING:
                 self.meter.received += len(self._bytes) - (_padded(size) - size)
             self._bytes = bytearray()
             if self.take:
-                self.take(told.name, tensor)
+                self.take(text.name, tensor)
                 tensor = tensor.to("meta")
-            self._tensors[told.name] = tensor
+            self._tensors[text.name] = tensor
         return len(data)
 
     def feed_bytes(self, data: bytes) -> Message | None:
@@ -251,12 +251,12 @@ def _check(header: Header, most: int) -> None:
         raise RefusedError("a message with two tensors of the same name")
 
 
-def _size(told: TensorHeader) -> int:
-    return prod(told.shape) * _DTYPES[told.dtype].itemsize
+def _size(spec: TensorHeader) -> int:
+    return prod(spec.shape) * _DTYPES[spec.dtype].itemsize
 
 
-def _tensor(told: TensorHeader, data: bytearray) -> Tensor:
-    dtype, shape = _DTYPES[told.dtype], tuple(told.shape)
+def _tensor(spec: TensorHeader, data: bytearray) -> Tensor:
+    dtype, shape = _DTYPES[spec.dtype], tuple(spec.shape)
     if data:
         return torch.frombuffer(data, dtype=dtype, count=prod(shape)).reshape(shape)
     if max(shape) > np.iinfo(np.int32).max:

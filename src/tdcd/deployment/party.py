@@ -12,22 +12,22 @@ from torch import Tensor
 from tdcd.compute import Workers, choose, cores, make, one_torch_thread
 from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
-from tdcd.core.labels import Asked, Given
+from tdcd.core.labels import FixedGradient, RemoteGradient
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.objective import Loss
 from tdcd.core.round import Round
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, gathered, read_keys
+from tdcd.data.alignment import Alignment, Keys, gather_facts, read_keys
 from tdcd.data.arrays import Array
-from tdcd.data.labels import coded_alone
+from tdcd.data.labels import encode_labels_alone
 from tdcd.data.preparation import Facts, Preparation
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table
-from tdcd.data.tabular import encoded, surveyed
+from tdcd.data.tabular import encode_tables, survey_table
 from tdcd.deployment.identity import Identity
-from tdcd.deployment.keeper import Keeper
+from tdcd.deployment.label_holder import LabelHolder
 from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, array_tensors, asked, packed, weight
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.suspended import Done, Suspended
@@ -42,7 +42,7 @@ Walk = Suspended[Tensor, Tensor, Block]
 """Local steps that ask for ∂ℓ/∂z at each: embeddings (n, E) are asked about, weights are what comes of it."""
 
 
-class ToldSurvey(BaseModel):
+class SurveyReport(BaseModel):
     """What a client tells of its columns. See Survey."""
 
     facts: dict[str, Facts]
@@ -57,7 +57,7 @@ class Party:
     job: Job
     identity: Identity
     site: ClientSite
-    told: Callable[[str], None]
+    log: Callable[[str], None]
     _keys: Keys | None = None
     _rows: dict[Part, Tensor] = field(default_factory=dict)
     _numbers: dict[Part, Array] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Party:
     _parts: Array | None = None
     _network: Network | None = None
     _clients: LocalClients | None = None
-    _keeper: Keeper | None = None
+    _label_holder: LabelHolder | None = None
     """Its labels, where they are kept."""
-    _given: Given | None = None
+    _given: FixedGradient | None = None
     """What it was told instead of labels, where that serves all steps of a round."""
     _width: int = 0
     _population: int = 0
@@ -136,17 +136,17 @@ class Party:
     def _tell_keys(self, _: Message) -> Message:
         """Tell the IDs of all rows, and labels and parts where there are some."""
         table = self._table
-        self.told(f"reading the IDs of {table.path}")
+        self.log(f"reading the IDs of {table.path}")
         assert isinstance(self.job.data, TableData)  # noqa: S101
         label, split = table.settings.label, self.job.data.split_column
         wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []
         self._keys = read_keys(table, wanted)
         tensors = array_tensors("ids", self._keys.ids)
-        told = [column for column in wanted if not (self.job.labels.kept and column == label)]
-        for number, column in enumerate(told):
+        parts = [column for column in wanted if not (self.job.labels.kept and column == label)]
+        for number, column in enumerate(parts):
             tensors |= array_tensors(f"fact {number}", self._keys.facts[column])
-        facts = {"csv": table.is_csv, "columns": list(table.header), "file": table.path.name, "facts": told}
+        facts = {"csv": table.is_csv, "columns": list(table.header), "file": table.path.name, "facts": parts}
         return Message("keys", facts, tensors)
 
     def _survey(self, question: Message) -> Message:
@@ -156,10 +156,10 @@ class Party:
         columns = list(question.facts["columns"])
         if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
             raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
-        self.told("looking at the columns")
-        survey = surveyed(self._table, columns, self._alignment, self._parts)
-        told = ToldSurvey(facts=survey.facts, empty=survey.empty, problems=survey.problems)
-        text = bytearray(told.model_dump_json().encode())
+        self.log("looking at the columns")
+        survey = survey_table(self._table, columns, self._alignment, self._parts)
+        parts = SurveyReport(facts=survey.facts, empty=survey.empty, problems=survey.problems)
+        text = bytearray(parts.model_dump_json().encode())
         return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
 
     def _place(self, question: Message) -> None:
@@ -174,7 +174,7 @@ class Party:
     @property
     def _keeps(self) -> bool:
         """Whether it has labels that never leave it."""
-        return self.identity.silo == self.job.labels.keeper
+        return self.identity.silo == self.job.labels.label_holder
 
     @property
     def _asks(self) -> bool:
@@ -193,9 +193,9 @@ class Party:
         if tables:
             self._place(question)
         data = None if tables else self._read_set()
-        self._keeper = self._with_labels(data) if self._keeps else None
+        self._label_holder = self._with_labels(data) if self._keeps else None
         if facts["shape"] is None:
-            self.told(f"ready: labels of {len(self._numbers.get(Part.TRAIN, ())):,} training rows, and no features")
+            self.log(f"ready: labels of {len(self._numbers.get(Part.TRAIN, ())):,} training rows, and no features")
             return Message("begun", {"rows": {part.word: len(n) for part, n in self._numbers.items()}})
         rows = self._from_table(question) if data is None else self._from_set(data)
         self._rows = {
@@ -222,29 +222,31 @@ class Party:
             )
             threads = self.site.workers or cores()
             workers = Workers(1)
-            name, why = choose(task, "loop" if isinstance(loss, Asked) else self.site.compute)
-            why = "loop (it has to ask between steps)" if isinstance(loss, Asked) else why
+            name, why = choose(task, "loop" if isinstance(loss, RemoteGradient) else self.site.compute)
+            why = "loop (it has to ask between steps)" if isinstance(loss, RemoteGradient) else why
             seeded = not never_draws(network.module)
             if seeded and name in ("stacked", "mixed"):  # torch cannot stack clients that draw, and here is one alone
                 name, why = "loop", "loop (one client, whose network may draw random numbers)"
             self._clients = LocalClients(task, make(task, name, workers, threads, seeded=seeded), workers)
-            self.told(f"ready: {len(labels):,} training rows; {why}")
+            self.log(f"ready: {len(labels):,} training rows; {why}")
         return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
 
     def _loss(self, question: Message) -> tuple[Loss, Tensor]:
         """Return what the local steps descend, and the labels, or what stands for them."""
         objective, rows = self.job.training.objective, self._rows[Part.TRAIN]
-        if self._keeper:
-            return objective, self._keeper.labels[Part.TRAIN]
+        if self._label_holder:
+            return objective, self._label_holder.labels[Part.TRAIN]
         if not self._asks:
             return objective, question.tensors["labels"]
         numbers = torch.arange(len(rows))
         if self.job.labels.sharing == "stale":
-            self._given = Given(torch.ones(len(rows), self._width, dtype=self.job.training.dtype, device=rows.device))
+            self._given = FixedGradient(
+                torch.ones(len(rows), self._width, dtype=self.job.training.dtype, device=rows.device)
+            )
             return self._given, numbers
-        return Asked(self._asked), numbers
+        return RemoteGradient(self._asked), numbers
 
-    def _with_labels(self, data: JobData | None) -> Keeper:
+    def _with_labels(self, data: JobData | None) -> LabelHolder:
         """Look up the labels of its own rows; nobody else is told."""
         settings, job = self.job.training, self.job.labels
         if data is None:
@@ -252,24 +254,24 @@ class Party:
             keys = self._keys
             if self._alignment.ids.dtype.kind == "U":
                 keys = replace(keys, ids=keys.ids.astype(np.str_))
-            texts = gathered(self._alignment, [keys], self.job.silos[self.identity.silo].label or "")
+            texts = gather_facts(self._alignment, [keys], self.job.silos[self.identity.silo].label or "")
             try:
                 numbers = self._coded(texts)
             except DataError as error:  # what the hub hears must not tell labels
-                self.told(str(error))
+                self.log(str(error))
                 raise DataError(f"{self.identity}: its labels do not fit the job; its own log says why") from error
-            found = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
+            record = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
         else:
-            found = {part: data.parts[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
+            record = {part: data.parts[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
         prepared = {
-            part: settings.objective.prepare(labels, self._width, settings.dtype) for part, labels in found.items()
+            part: settings.objective.prepare(labels, self._width, settings.dtype) for part, labels in record.items()
         }
-        return Keeper(job, settings, self._width, prepared)
+        return LabelHolder(job, settings, self._width, prepared)
 
     def _coded(self, texts: Array) -> Array:
         job = self.job.labels
         try:
-            return coded_alone(texts, self.job.training.loss, job.positive, job.classes)
+            return encode_labels_alone(texts, self.job.training.loss, job.positive, job.classes)
         except DataError as error:
             raise DataError(f"{self._table}: {error}") from error
 
@@ -277,12 +279,12 @@ class Party:
         assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
         text = question.tensors["preparation"].numpy().tobytes().decode()
         preparation = Preparation.model_validate_json(text)
-        self.told("reading the rows")
-        found = encoded([self._table], preparation, self._alignment, self._parts, lambda table: None)  # noqa: ARG005
-        return {part: torch.from_numpy(numbers) for part, numbers in found.items()}
+        self.log("reading the rows")
+        result = encode_tables([self._table], preparation, self._alignment, self._parts, lambda table: None)  # noqa: ARG005
+        return {part: torch.from_numpy(numbers) for part, numbers in result.items()}
 
     def _read_set(self) -> JobData:
-        self.told("reading the data set")
+        self.log("reading the data set")
         return load_data(self.job)
 
     def _from_set(self, data: JobData) -> dict[Part, Tensor]:
@@ -316,17 +318,19 @@ class Party:
 
     def _answer(self, question: Message) -> Message:
         """Tell ∂ℓ/∂z of its rows: first for the exchanged embeddings, later for each silo that asks."""
-        if self._keeper is None:
+        if self._label_holder is None:
             raise RefusedError("the hub asks for what labels tell, and here are none")
         others = question.tensors.get(OTHERS)
         if others is None:
             self._begun(question)
-            return self._keeper.answers(self._mine, asked(question.tensors))
+            return self._label_holder.answers(self._mine, asked(question.tensors))
         if self._network is None:
             self._open_round(question)
         self._begun(question)
         self._others = self._rows_of_width(others)
-        return self._keeper.answers(self._mine, {OTHERS: others if self._phi is None else self._phi.cpu() + others})
+        return self._label_holder.answers(
+            self._mine, {OTHERS: others if self._phi is None else self._phi.cpu() + others}
+        )
 
     def _descend(self, question: Message) -> Message:
         """Take Q local steps (lines 23 to 29)."""
@@ -337,7 +341,7 @@ class Party:
             self._given.table[self._mine] = answers
             others = torch.zeros_like(answers)
         else:
-            heard = self._others if self._keeper and self._others is not None else question.tensors[OTHERS]
+            heard = self._others if self._label_holder and self._others is not None else question.tensors[OTHERS]
             others = self._rows_of_width(heard).to(self._device)
         with one_torch_thread():
             return Message("weights", {}, packed(self._clients.descend(others)))
@@ -350,11 +354,11 @@ class Party:
         if self._walk is None:
             self._walk = Suspended(self._walked)
             self._walk.start()  # asks about the embeddings that the hub has: here is the answer
-        found = self._walk.answer(answers)
-        if isinstance(found, Done):
+        result = self._walk.answer(answers)
+        if isinstance(result, Done):
             self._walk = None
-            return Message("weights", {}, packed(found.result))
-        return Message("embeddings", {}, {"phi": found})
+            return Message("weights", {}, packed(result.result))
+        return Message("embeddings", {}, {"phi": result})
 
     def _asked(self, _: Tensor, embeddings: Tensor) -> Tensor:
         assert self._walk is not None  # noqa: S101
@@ -386,22 +390,22 @@ class Party:
         """Embed all of its rows for an evaluation."""
         assert self._network is not None  # noqa: S101
         block = self._block(question)
-        found = {}
+        record = {}
         for part, rows in self._rows.items():
             if not len(rows):
                 continue
-            with one_torch_thread(), borrowed_stream(self._device):
+            with one_torch_thread(), borrow_stream(self._device):
                 if self._clients is not None:
-                    found[part.word] = self._clients.embed_whole(block, rows)
+                    record[part.word] = self._clients.embed_whole(block, rows)
                 else:
-                    found[part.word] = embed_whole(self.identity.silo, self._network, block, rows)
-        return Message("scores", {}, found)
+                    record[part.word] = embed_whole(self.identity.silo, self._network, block, rows)
+        return Message("scores", {}, record)
 
     def _judge(self, question: Message) -> Message:
         """Add up how good the model is on its rows."""
-        if self._keeper is None:
+        if self._label_holder is None:
             raise RefusedError("the hub asks how good the model is, and here are no labels")
-        return self._keeper.judged(question)
+        return self._label_holder.judged(question)
 
     @property
     def _device(self) -> torch.device:

@@ -20,7 +20,7 @@ import grpc
 from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, Meter, RefusedError, Stamp, frames
 from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
-from tdcd.errors import AbsentError, DeploymentError, listed
+from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.training.loop import RewoundError
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _TRANSIENT = (
 )
 """What may be over soon: the hub is not there yet, is being started again, or the line was cut."""
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 """Takes a line for the log."""
 
 
@@ -83,7 +83,7 @@ class Peers:
     peers: Mapping[str, Peer]
     deadline: float
     """Seconds that a hub is waited for."""
-    told: Told
+    log: Log
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
     epoch: int = 0
     now: int = 0
@@ -131,7 +131,7 @@ class Peers:
                 self._present[hello.silo] = hello
                 again = last and last.incarnations.get(hello.silo) != hello.incarnation
                 if again and self._working and not self._rewound:
-                    self.told(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
+                    self.log(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
                     self._rewound = True
                 self._news.notify_all()
             try:
@@ -221,9 +221,9 @@ class Peers:
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
         everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
-        topics = {silo: told["topic"] for silo, told in everybody.items() if told["topic"] != topic}
+        topics = {silo: text["topic"] for silo, text in everybody.items() if text["topic"] != topic}
         if topics:
-            odd = listed(f"that of '{silo}' to {about}" for silo, about in topics.items())
+            odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
             raise DeploymentError(
                 f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
             )
@@ -335,7 +335,7 @@ class Peers:
         wait = FIRST_WAIT
         while True:
             try:
-                found = await call()
+                result = await call()
             except grpc.aio.AioRpcError as error:
                 if fresh := peer.redial():
                     peer.stub = fresh
@@ -345,7 +345,7 @@ class Peers:
                         f"the hub of silo '{peer.silo}' ({peer.address}) refuses this hub: {error.details()}"
                     ) from error
                 if peer.present or wait == FIRST_WAIT:
-                    self.told(f"waiting for the hub of silo '{peer.silo}' ({peer.address})")
+                    self.log(f"waiting for the hub of silo '{peer.silo}' ({peer.address})")
                 peer.present = False
                 if time.monotonic() + wait > end:
                     raise self._lost([peer.silo], await peer.explain()) from error
@@ -356,7 +356,7 @@ class Peers:
                 wait = min(2 * wait, LONGEST_WAIT)
             else:
                 peer.present = True
-                return found
+                return result
 
     async def _pause(self, seconds: float) -> None:
         async with self._news:
@@ -367,8 +367,8 @@ class Peers:
         raise RewoundError
 
     def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
-        told = listed(f"that of '{silo}' ({self.peers[silo].address})" for silo in silos)
+        text = join_names(f"that of '{silo}' ({self.peers[silo].address})" for silo in silos)
         return AbsentError(
-            f"a hub was waited for {self.deadline:g} seconds in vain, {told}: {why}. "
+            f"a hub was waited for {self.deadline:g} seconds in vain, {text}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )

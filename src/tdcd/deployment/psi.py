@@ -72,11 +72,11 @@ class Member:
 
         def mask(chunk: Points) -> Points:
             try:
-                found = _points(rbcl.crypto_scalarmult_ristretto255(self._secret, bytes(point)) for point in chunk)
+                result = _points(rbcl.crypto_scalarmult_ristretto255(self._secret, bytes(point)) for point in chunk)
             except RuntimeError as error:
                 raise DeploymentError(f"aligning: the set of silo '{origin}' is damaged: not a point") from error
             progress(len(chunk))
-            return found
+            return result
 
         with ThreadPoolExecutor(self.threads) as pool:
             done = list(pool.map(mask, chunks))

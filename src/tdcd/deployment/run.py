@@ -19,19 +19,19 @@ from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import ALONE, Hub, HubParty
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.party import Party
-from tdcd.deployment.peers import Peer, Peers, Told
+from tdcd.deployment.peers import Log, Peer, Peers
 from tdcd.deployment.server import Server
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.silo import check_labels
 from tdcd.deployment.site import ClientSite, HubSite, check_loopback
 from tdcd.deployment.tls import Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
-from tdcd.errors import DeploymentError, JobError, TdcdError, listed, nearest
+from tdcd.errors import DeploymentError, JobError, TdcdError, join_names, nearest
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.training.directory import RunDirectory
 from tdcd.training.loop import Loop, Observer
-from tdcd.training.train import described_silo
+from tdcd.training.train import describe_silo
 
 
 def read_set(job: Job) -> JobData | None:
@@ -42,12 +42,12 @@ def read_set(job: Job) -> JobData | None:
 def silos_of(job: Job, data: JobData | None) -> dict[str, tuple[str, ...]]:
     """Return the names of every silo's clients, as the job names them, or as its data set is dealt."""
     if data is None:
-        found = {}
+        result = {}
         for silo, own in job.silos.items():
             if not isinstance(own.clients, dict | list):
                 raise JobError(f'silos.{silo}.clients: name them: clients = ["north", "south"]')
-            found[silo] = tuple(sorted(own.clients))
-        return found
+            result[silo] = tuple(sorted(own.clients))
+        return result
     return {silo: tuple(sorted(roster.clients)) for silo, roster in data.federation.rosters.items()}
 
 
@@ -58,7 +58,7 @@ def run_hub(
     *,
     insecure: bool = False,
     observer: Observer | None = None,
-    told: Told = print,
+    log: Log = print,
     watch: Callable[[Hub], None] = lambda hub: None,  # noqa: ARG005
 ) -> None:
     """Run a silo's hub to the end of the training, or go on with it.
@@ -68,8 +68,8 @@ def run_hub(
         silo: Whose hub this is.
         site: Addresses, certificates, directories.
         insecure: Do without TLS, on this machine only.
-        observer: Is told of every round and evaluation.
-        told: Takes lines for the log.
+        observer: Is called after every round and evaluation.
+        log: Takes a line of text for the log.
         watch: Is given the hub, to look at it while it runs.
 
     Raises:
@@ -97,24 +97,24 @@ def run_hub(
                 address = site.peers[name]
                 dial = Dial(trust, address, name)
                 peers[name] = Peer(name, address, dial(), partial(trust.explain, address, name), dial)
-            links = Peers(silo, shared, peers, deadline, told)
+            links = Peers(silo, shared, peers, deadline, log)
 
             async def welcome(link: Link) -> None:
                 await hub.welcome(link)
 
-            clients = Clients(silo, names[silo], shared.fingerprint, job.deployment.client_deadline, told, welcome)
-            hub = Hub(job, silo, directory, clients, links, told)
-            server = Server(silo, shared, trust, clients, links, hub.status, told)
+            clients = Clients(silo, names[silo], shared.fingerprint, job.deployment.client_deadline, log, welcome)
+            hub = Hub(job, silo, directory, clients, links, log)
+            server = Server(silo, shared, trust, clients, links, hub.status, log)
             await server.start(site.listen)
             return hub, server
 
         hub, server = run(started())
-        told(f"the hub of silo '{silo}' answers on {site.listen}")
+        log(f"the hub of silo '{silo}' answers on {site.listen}")
         status = "stopped"
         try:
             watch(hub)
             if _finished(job, directory):
-                told(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
+                log(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
                 status = "finished"
                 return
             run(hub.prepare(data))
@@ -152,11 +152,11 @@ def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Obser
     networks = {hub.silo: hub.model.network} if hub.model.network else {}
     loop = Loop(party, job.training, networks, observer, lambda: {hub.silo: hub.first_block()})
     with ExitStack() as stack:
-        loop.directory = stack.enter_context(RunDirectory.opened(directory, job.as_table(), resume=True, two=True))
+        loop.directory = stack.enter_context(RunDirectory.open(directory, job.as_table(), resume=True, two=True))
         loop.inputs = _inputs(hub, loop.state.blocks)
         loop.begin(_description(job, hub))
         if loop.alone:
-            hub.told(f"{ALONE}. It has waited for the others in vain")
+            hub.log(f"{ALONE}. It has waited for the others in vain")
         loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
         loop.run()
 
@@ -165,7 +165,7 @@ def _finished(job: Job, directory: Path) -> bool:
     """Tell whether the training has ended before: then no other hub is needed."""
     if not (directory / "job.toml").exists():
         return False
-    with RunDirectory.opened(directory, job.as_table(), resume=True, two=True) as files:
+    with RunDirectory.open(directory, job.as_table(), resume=True, two=True) as files:
         return files.finished(job.training.rounds)
 
 
@@ -191,12 +191,12 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
         "embedding_bytes": hub.model.width * job.training.dtype.itemsize,
         "peers": sorted(hub.peers.peers),
         "silos": [
-            described_silo(
+            describe_silo(
                 hub.silo,
                 hub.plan.roster,
                 hub.model.network,
                 row_shape=hub.model.shape or (),
-                network_told=job.model_of(hub.silo).told(),
+                network_description=job.model_of(hub.silo).describe(),
                 compute="at its clients' sites",
                 preparation=hub.preparation,
             )
@@ -204,9 +204,7 @@ def _description(job: Job, hub: Hub) -> dict[str, Any]:
     }
 
 
-def run_client(
-    job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, told: Told = print
-) -> None:
+def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, log: Log = print) -> None:
     """Run a client until its hub says that the training is finished.
 
     Raises:
@@ -224,9 +222,9 @@ def run_client(
     if insecure:
         check_loopback(site.hub)
     site = site.model_copy(update={"workers": site.workers or cores()})
-    party = Party(job, identity, site, told)
+    party = Party(job, identity, site, log)
     party.check()
-    process = ClientProcess(party, SharedJob.of(job), trust, told, job.deployment.hub_deadline)
+    process = ClientProcess(party, SharedJob.of(job), trust, log, job.deployment.hub_deadline)
     with event_loop() as run:
         run(process.run())
 
@@ -273,7 +271,7 @@ def _check_peers(site: HubSite, others: list[str], *, insecure: bool) -> None:
             continue
         missing = sorted(set(others) - set(known))
         if missing:
-            raise DeploymentError(f"site file: {what}: nothing is said of silo {listed(missing)}")
+            raise DeploymentError(f"site file: {what}: nothing is said of silo {join_names(missing)}")
         for name in known:
             if name not in others:
                 raise DeploymentError(f"site file: {what}: '{name}' is no other silo of the job{nearest(name, others)}")

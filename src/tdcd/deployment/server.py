@@ -19,7 +19,7 @@ from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.tls import OPTIONS, Open, Trust
 from tdcd.deployment.wire import tdcd_pb2_grpc
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt, StatusReply, StatusRequest
-from tdcd.errors import DeploymentError, TdcdError, listed, nearest
+from tdcd.errors import DeploymentError, TdcdError, join_names, nearest
 
 JOIN = 1 << 22
 """Bytes that a client's first message may have."""
@@ -35,7 +35,7 @@ class Server(tdcd_pb2_grpc.HubServicer):
     clients: Clients
     peers: Peers
     status: Callable[[], StatusReply]
-    told: Callable[[str], None]
+    log: Callable[[str], None]
     health: Any = field(default_factory=health.aio.HealthServicer)
     _server: Any = None
 
@@ -128,7 +128,7 @@ class Server(tdcd_pb2_grpc.HubServicer):
         self._own(who)
         if who.client not in self.clients.names:
             raise DeploymentError(
-                f"{who} is not a client that the job names: {listed(self.clients.names, most=16)}"
+                f"{who} is not a client that the job names: {join_names(self.clients.names, most=16)}"
                 if who.client
                 else "a hub's certificate was shown where a client's is wanted"
             )
@@ -137,7 +137,7 @@ class Server(tdcd_pb2_grpc.HubServicer):
         if who.client is not None:
             raise DeploymentError(f"{who} is a client; only hubs may bring messages here")
         if who.silo not in self.peers.peers:
-            raise DeploymentError(f"{who} is not a hub that the job names: {listed(self.peers.peers, most=16)}")
+            raise DeploymentError(f"{who} is not a hub that the job names: {join_names(self.peers.peers, most=16)}")
 
     def _told_client(self, first: Message) -> Identity:
         """Believe who a client says it is."""
@@ -148,7 +148,7 @@ class Server(tdcd_pb2_grpc.HubServicer):
     async def _refuse(
         self, context: Any, who: str, error: Exception, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
     ) -> Any:
-        self.told(f"refused {who}: {error}")
+        self.log(f"refused {who}: {error}")
         await context.abort(code, str(error))
 
 

@@ -52,8 +52,8 @@ class SharedJob:
     @property
     def table(self) -> dict[str, Any]:
         """The settings."""
-        found: dict[str, Any] = json.loads(self.text)
-        return found
+        result: dict[str, Any] = json.loads(self.text)
+        return result
 
     def check(self, hello: Hello, who: str) -> None:
         """Check that somebody else speaks the same protocol and has the same job.
@@ -69,7 +69,7 @@ class SharedJob:
         if hello.job == self.text:
             return
         try:
-            told = differences(json.loads(hello.job), self.table)
+            text = differences(json.loads(hello.job), self.table)
         except (ValueError, AttributeError, RecursionError) as error:
             raise DeploymentError(f"{who} has no job that can be read") from error
-        raise DeploymentError(f"{who} ('there') has another job than this hub ('here'):\n  " + "\n  ".join(told))
+        raise DeploymentError(f"{who} ('there') has another job than this hub ('here'):\n  " + "\n  ".join(text))

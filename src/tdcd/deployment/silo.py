@@ -18,7 +18,7 @@ from tdcd.core.topology import Roster
 from tdcd.data.alignment import Alignment, Keys, owners
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
-from tdcd.data.labels import coded, must_name
+from tdcd.data.labels import encode_labels, must_name
 from tdcd.data.splits import Part
 from tdcd.errors import DataError, JobError
 from tdcd.experiments.data import JobData
@@ -49,7 +49,7 @@ class SiloPlan:
     """The part of every common ID, in their order."""
     fingerprint: str
     """A digest of the common IDs, and of what was handed over with them."""
-    bare: bool = False
+    label_only: bool = False
     """Whether the silo has labels only, and no features."""
     idle: tuple[str, ...] = ()
     """Clients without any sample."""
@@ -71,15 +71,15 @@ class SiloPlan:
             tensors["labels"] = some.new_empty(len(self.parts), *some.shape[1:])
             for part, values in self.labels.items():
                 tensors["labels"][torch.from_numpy(np.flatnonzero(self.parts == part))] = values
-        told = {
+        record = {
             "clients": [*self.holdings],
             "outputs": self.outputs,
             "classes": self.classes,
-            "bare": self.bare,
+            "bare": self.label_only,
             "ids": self.fingerprint,
             "facts": dict(facts),
         }
-        write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(told)}))
+        write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(record)}))
 
     @classmethod
     def load(cls, file: Path) -> tuple["SiloPlan", dict[str, Any]]:
@@ -90,19 +90,19 @@ class SiloPlan:
         """
         try:
             with safetensors.safe_open(file, "pt") as stored:
-                told = json.loads(stored.metadata()["tdcd"])
+                record = json.loads(stored.metadata()["tdcd"])
                 held = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118
-            found = _plan(
+            result = _plan(
                 held["owner"],
-                [str(name) for name in told["clients"]],
+                [str(name) for name in record["clients"]],
                 held["parts"],
                 held.get("labels"),
-                int(told["outputs"]),
-                tuple(str(name) for name in told["classes"]),
-                str(told["ids"]),
-                bare=bool(told["bare"]),
+                int(record["outputs"]),
+                tuple(str(name) for name in record["classes"]),
+                str(record["ids"]),
+                label_only=bool(record["bare"]),
             )
-            return found, dict(told["facts"])
+            return result, dict(record["facts"])
         except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{file}: damaged ({error}); remove it, and it is made anew when all clients are there"
@@ -132,13 +132,13 @@ def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys]
     classes: tuple[str, ...] = tuple(job.labels.classes or ())
     if not job.labels.kept:
         texts = labels_of_ids(job, silo, alignment, keys)
-        labels, classes = coded(texts, job.training.loss, job.labels.positive, job.labels.classes)
+        labels, classes = encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
         outputs = objective.width(torch.from_numpy(labels))
     if isinstance(objective, CrossEntropy):
         outputs = max(outputs, len(job.labels.classes or ()))
-    bare = not silo_features(job, silo, [key.table for key in keys])
+    label_only = not silo_features(job, silo, [key.table for key in keys])
     fingerprint = alignment.fingerprint
-    return _plan(owners(alignment, keys), names, parts, labels, outputs, classes, fingerprint, bare=bare)
+    return _plan(owners(alignment, keys), names, parts, labels, outputs, classes, fingerprint, label_only=label_only)
 
 
 def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:
@@ -163,7 +163,7 @@ def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:
         job.training.objective.width(every),
         federation.classes,
         digest.hexdigest(),
-        bare=silo not in federation.samples.features,
+        label_only=silo not in federation.samples.features,
     )
 
 
@@ -176,7 +176,7 @@ def _plan(
     classes: tuple[str, ...],
     fingerprint: str,
     *,
-    bare: bool,
+    label_only: bool,
 ) -> SiloPlan:
     """Sort samples by part: a sample's number is its place among those of its part."""
     present = [part for part in Part if (parts == part).any()]
@@ -193,6 +193,6 @@ def _plan(
         classes=classes,
         parts=parts.astype(np.int8),
         fingerprint=fingerprint,
-        bare=bare,
+        label_only=label_only,
         idle=tuple(n for n, held in holdings.items() if not any(len(numbers) for numbers in held.values())),
     )

@@ -54,10 +54,10 @@ class Suspended(Generic[Q, A, R]):
             self._thread.join()
 
     def _next(self) -> Q | Done[R]:
-        found = self._questions.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._questions.get()
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _run(self, function: Callable[[], R]) -> None:
         try:

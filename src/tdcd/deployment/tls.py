@@ -196,7 +196,7 @@ _ALERTS = {
 
 def _alert(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).lower()
-    return next((told for word, told in _ALERTS.items() if word in reason), f"TLS fails: {error.reason or error}")
+    return next((text for word, text in _ALERTS.items() if word in reason), f"TLS fails: {error.reason or error}")
 
 
 def _verdict(message: str) -> str:
@@ -216,11 +216,11 @@ _HANDSHAKE = re.compile(r"Handshake failed with error SSL_ERROR_SSL: (?P<why>.*)
 
 def refusal(line: str) -> str | None:
     """Turn what gRPC prints about a failed handshake into a sentence; None if the line is about something else."""
-    found = _HANDSHAKE.search(line)
-    if not found:
+    match = _HANDSHAKE.search(line)
+    if not match:
         return None
-    why = found["why"]
-    for word, told in {
+    why = match["why"]
+    for word, text in {
         "certificate has expired": "its certificate has expired",
         "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
         "local issuer": "its certificate is signed by a CA that this site does not know",
@@ -232,5 +232,5 @@ def refusal(line: str) -> str | None:
         "HTTP_REQUEST": "it does not speak TLS",
     }.items():
         if word in why:
-            return f"refused a connection: {told}"
+            return f"refused a connection: {text}"
     return f"refused a connection: {why}"

@@ -13,18 +13,18 @@ from tdcd.compute.choose import PathName
 from tdcd.compute.fused import Fused
 from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
-from tdcd.core.labels import Asked, Given, PrivateLabels
+from tdcd.core.labels import FixedGradient, PrivateLabels, RemoteGradient
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import Loss
-from tdcd.core.round import Round, communication_round, sum_of_others, summed
-from tdcd.core.streams import borrowed_stream, stream_state
+from tdcd.core.round import Round, communication_round, sum_embeddings, sum_of_others
+from tdcd.core.streams import borrow_stream, stream_state
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards, deal
 from tdcd.errors import ModelError
 
 T = TypeVar("T")
 
-Witness = Callable[[str, Tensor, Tensor], None]
+GradientRecorder = Callable[[str, Tensor, Tensor], None]
 """Is told what a silo without labels hears: its name, samples (…), and answers (…, E)."""
 
 
@@ -74,20 +74,22 @@ class LocalPeers:
     def exchange(self, embeddings: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """See Peers."""
         if self._heard:
-            self._heard(summed(embeddings))
+            self._heard(sum_embeddings(embeddings))
         return {silo: sum_of_others(embeddings, silo) for silo in embeddings}
 
 
 class Answers:
     """The clients with labels, in the same memory as those without, who ask them."""
 
-    def __init__(self, private: PrivateLabels, tasks: Mapping[str, SiloTask], witness: Witness | None = None) -> None:
+    def __init__(
+        self, private: PrivateLabels, tasks: Mapping[str, SiloTask], witness: GradientRecorder | None = None
+    ) -> None:
         self._private, self._witness = private, witness
         askers = [task for silo, task in tasks.items() if silo != private.silo]
-        self._given = Given(_answers_like(askers[0])) if askers and private.sharing == "stale" else None
+        self._given = FixedGradient(_answers_like(askers[0])) if askers and private.sharing == "stale" else None
         """The answers of a round are the same for all who ask but once."""
         self._losses: dict[str, Loss] = {
-            task.silo: self._given or Asked(partial(self._asked, task.silo)) for task in askers
+            task.silo: self._given or RemoteGradient(partial(self._asked, task.silo)) for task in askers
         }
         self._round: Round | None = None
         self._noise: dict[str, Tensor] = {}
@@ -111,7 +113,7 @@ class Answers:
             answers = private.answers(samples, scores, private.drawn(round_.number, "", 0, scores))
             self._given.table[samples] = answers
             for silo in self._losses:
-                self._told(silo, samples, answers)
+                self._record(silo, samples, answers)
         elif private.noisy:
             for silo in self._losses:
                 noise = [private.drawn(round_.number, silo, step, scores) for step in range(self._most)]
@@ -121,13 +123,13 @@ class Answers:
     def _asked(self, silo: str, samples: Tensor, scores: Tensor) -> Tensor:
         """Answer clients of a silo."""
         if silo not in self._noise or self._round is None:
-            return self._told(silo, samples, self._private.answers(samples, scores))
+            return self._record(silo, samples, self._private.answers(samples, scores))
         places = torch.searchsorted(self._round.batch, samples.cpu())
         steps = self._times[silo][places]
         self._times[silo][places] = steps + 1
-        return self._told(silo, samples, self._private.answers(samples, scores, self._noise[silo][steps, places]))
+        return self._record(silo, samples, self._private.answers(samples, scores, self._noise[silo][steps, places]))
 
-    def _told(self, silo: str, samples: Tensor, answers: Tensor) -> Tensor:
+    def _record(self, silo: str, samples: Tensor, answers: Tensor) -> Tensor:
         if self._witness and self._round is not None:
             self._witness(silo, samples, answers)
         return answers
@@ -156,7 +158,7 @@ class LocalEngine:
         compute: ComputeName = "auto",
         workers: int = 1,
         private: PrivateLabels | None = None,
-        witness: Witness | None = None,
+        witness: GradientRecorder | None = None,
     ) -> None:
         self._answers = Answers(private, tasks, witness) if private else None
         if self._answers:
@@ -166,7 +168,7 @@ class LocalEngine:
         self._device = next(iter(tasks.values())).features.device
         self._watched = not all(never_draws(task.network.module) for task in tasks.values())
         """Whether a network might draw random numbers, though it is not known to."""
-        with borrowed_stream(self._device):
+        with borrow_stream(self._device):
             chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
             self._build(tasks, chosen, workers, seeded=False)
         self._build_seeded = partial(self._build, tasks, chosen, workers, seeded=True)
@@ -193,16 +195,16 @@ class LocalEngine:
         """See Engine."""
         if not self._watched:
             return self._round(blocks, round_)
-        with borrowed_stream(self._device):
+        with borrow_stream(self._device):
             before = stream_state(self._device)
             try:
-                found = self._round(blocks, round_)
+                result = self._round(blocks, round_)
             except ModelError as error:
                 if "randomness" not in str(error.__cause__):  # what torch says of stacked clients that draw
                     raise
             else:
                 if all(map(torch.equal, before, stream_state(self._device))):
-                    return found
+                    return result
             self._watched = False
             self._build_seeded()
         return self._round(blocks, round_)
@@ -214,8 +216,8 @@ class LocalEngine:
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""
-        with one_torch_thread(), borrowed_stream(self._device):
-            return summed(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
+        with one_torch_thread(), borrow_stream(self._device):
+            return sum_embeddings(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
 
     def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
         names = list(silos)

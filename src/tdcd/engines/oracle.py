@@ -8,8 +8,8 @@ from tdcd.compute.whole import embed_whole
 from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
-from tdcd.core.round import Round, summed
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.round import Round, sum_embeddings
+from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.errors import ModelError, TdcdError
 
@@ -25,7 +25,7 @@ class OracleEngine:
     def round(self, blocks: Blocks, round_: Round) -> Blocks:
         """See Engine."""
         try:
-            with borrowed_stream(self._device):
+            with borrow_stream(self._device):
                 return {**blocks, **oracle_round(blocks, round_, self._tasks, self._private)}
         except TdcdError:
             raise
@@ -34,5 +34,7 @@ class OracleEngine:
 
     def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
         """See Engine."""
-        with borrowed_stream(self._device):
-            return summed({j: embed_whole(j, t.network, blocks[j], features[j]) for j, t in self._tasks.items()})
+        with borrow_stream(self._device):
+            return sum_embeddings(
+                {j: embed_whole(j, t.network, blocks[j], features[j]) for j, t in self._tasks.items()}
+            )

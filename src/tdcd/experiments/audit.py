@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import cores
-from tdcd.core.labels import Defence
+from tdcd.core.labels import GradientPrivatizer
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
 from tdcd.data.arrays import Array
@@ -31,10 +31,10 @@ from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure, scikit_learn
-from tdcd.training.momentum import Memory, carried
+from tdcd.training.momentum import Memory, apply_momentum
 from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
 
-Told = Callable[[int, int], None]
+Log = Callable[[int, int], None]
 """Is told how many rounds of how many are done."""
 
 
@@ -73,7 +73,7 @@ class Audit:
         return asdict(self)
 
 
-class _Witness:
+class _Recorder:
     """Notes the answers to one silo."""
 
     def __init__(self, silo: str, samples: int, width: int) -> None:
@@ -89,30 +89,30 @@ class _Witness:
             return
         numbers, places = np.unique(samples.reshape(-1).cpu().numpy(), return_index=True)  # padding repeats rows
         index = torch.from_numpy(numbers)
-        told = answers.reshape(-1, answers.shape[-1]).double().cpu()[torch.from_numpy(places)]
+        text = answers.reshape(-1, answers.shape[-1]).double().cpu()[torch.from_numpy(places)]
         new = self.count[index] == 0
-        self.first[index[new]] = told[new]
-        self.total[index] += told
-        self.norms[index] += told.norm(dim=1)
+        self.first[index[new]] = text[new]
+        self.total[index] += text
+        self.norms[index] += text.norm(dim=1)
         self.count[index] += 1
 
 
 def audit_labels(
     job: Job,
     data: JobData,
-    defences: Sequence[Defence | None],
+    privatizers: Sequence[GradientPrivatizer | None],
     *,
     silo: str | None = None,
-    told: Told = lambda done, rounds: None,  # noqa: ARG005
+    on_progress: Log = lambda done, rounds: None,  # noqa: ARG005
 ) -> Iterator[Audit]:
     """Train a job once for each defence of its labels, and tell how well each hides them.
 
     Args:
         job: What to train; its labels are kept in one silo.
         data: Its data.
-        defences: What is done to what the others are told.
+        privatizers: What is done to the logit gradients before other silos receive them.
         silo: Who listens; default: the first silo without labels.
-        told: Is told how it goes.
+        on_progress: Is called with the rounds done and their total.
 
     Raises:
         JobError: there is nothing to infer, or nobody to listen.
@@ -127,30 +127,30 @@ def audit_labels(
         raise JobError("the audit is about classes; the loss squared-error has none")
     others = [name for name in federation.with_features if name != job.labels.silo]
     if silo is not None and silo not in others:
-        raise JobError(f"--silo: '{silo}' is no silo that is told ∂loss/∂z{nearest(silo, others)}")
+        raise JobError(f"--silo: '{silo}' receives no logit gradients{nearest(silo, others)}")
     if not others:
-        raise JobError("no silo without labels takes part, so nobody is told anything")
+        raise JobError("every silo with features holds labels, so no silo receives logit gradients")
     models = {name: job.model_of(name) for name in federation.with_features}
     parts = (data.held_out.get(Part.VALIDATION), data.held_out.get(Part.TEST))
     setup = prepare(federation, models, settings, *parts, device_of(job.device), job.labels)
-    for defence in defences:
-        yield _audited(job, setup, defence, silo or others[0], told)
+    for privatizer in privatizers:
+        yield _audited(job, setup, privatizer, silo or others[0], on_progress)
 
 
-def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: Told) -> Audit:
+def _audited(job: Job, setup: Setup, privatizer: GradientPrivatizer | None, silo: str, on_progress: Log) -> Audit:
     assert setup.private is not None  # noqa: S101
-    settings, private = job.training, replace(setup.private, defence=defence)
+    settings, private = job.training, replace(setup.private, privatizer=privatizer)
     samples = len(setup.train)
-    witness = _Witness(silo, samples, setup.width)
+    witness = _Recorder(silo, samples, setup.width)
     engine = LocalEngine(setup.tasks, job.compute, job.workers or cores(), private, witness)
-    blocks = starting_blocks(setup.networks, None, setup.bare)
+    blocks = starting_blocks(setup.networks, None, setup.label_only)
     memory: Memory = {}
     done = 0
     while done < settings.rounds and _finite(blocks):
         done += 1
         averaged = engine.round(blocks, Round(done, settings.drawn(done, samples), settings.rate_of(done)))
-        blocks, memory = carried(settings, setup.networks, blocks, averaged, memory, done)
-        told(done, settings.rounds)
+        blocks, memory = apply_momentum(settings, setup.networks, blocks, averaged, memory, done)
+        on_progress(done, settings.rounds)
     heard = (witness.count > 0) & witness.total.isfinite().all(1)
     labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)
     mean = witness.total[heard] / witness.count[heard, None]
@@ -162,13 +162,13 @@ def _audited(job: Job, setup: Setup, defence: Defence | None, silo: str, told: T
         test = measure(settings.objective, scores, setup.test.labels).get(metric)
     return Audit(
         silo=silo,
-        clip=defence.clip if defence else None,
-        noise=defence.noise if defence else 0.0,
+        clip=privatizer.clip if privatizer else None,
+        noise=privatizer.noise if privatizer else 0.0,
         rounds=done,
         diverged=not _finite(blocks),
         samples=int(heard.sum()),
-        first=_leak(first, _tied(first.norm(dim=1).numpy(), defence), labels),
-        every=_leak(mean, _tied(norms, defence), labels),
+        first=_leak(first, _tied(first.norm(dim=1).numpy(), privatizer), labels),
+        every=_leak(mean, _tied(norms, privatizer), labels),
         metric=metric,
         test=test,
     )
@@ -178,9 +178,11 @@ def _finite(blocks: Blocks) -> bool:
     return all(tensor.isfinite().all() for block in blocks.values() for tensor in block.values())
 
 
-def _tied(norms: Array, defence: Defence | None) -> Array:
+def _tied(norms: Array, privatizer: GradientPrivatizer | None) -> Array:
     """Return norms; those that were clipped are the same but for rounding, and tell nothing by that."""
-    return norms if defence is None else np.where(np.isclose(norms, defence.clip, rtol=1e-5), defence.clip, norms)
+    return (
+        norms if privatizer is None else np.where(np.isclose(norms, privatizer.clip, rtol=1e-5), privatizer.clip, norms)
+    )
 
 
 def _leak(answers: Tensor, norms: Array, labels: Array) -> Leak:
@@ -197,7 +199,7 @@ def _by_class(scores: Array, labels: Array) -> float:
 
 def _either_way(norms: Array, labels: Array) -> float:
     areas = [area(norms, labels == c) for c in np.unique(labels)]
-    return float(np.mean([max(found, 1 - found) for found in areas]))
+    return float(np.mean([max(result, 1 - result) for result in areas]))
 
 
 def area(scores: Array, positive: Array) -> float:
@@ -206,16 +208,16 @@ def area(scores: Array, positive: Array) -> float:
     return float(scikit_learn().roc_auc_score(positive, scores)) if positive.any() and not positive.all() else 0.5
 
 
-def defences_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[Defence | None]:
+def privatizers_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[GradientPrivatizer | None]:
     """Return what to audit: the job as it is, and each noise that is asked for.
 
     Raises:
         JobError: noise needs a clip.
     """
-    found: list[Defence | None] = [job.labels.defence]
+    parts: list[GradientPrivatizer | None] = [job.labels.privatizer]
     clip = clip if clip is not None else job.labels.clip
     if noises and clip is None:
         raise JobError("--noise is told in units of --clip: set that, too")
     if clip is not None:
-        found += [Labels(silo="x", sharing="exact", clip=clip, noise=noise).defence for noise in noises or [0.0]]
-    return list(dict.fromkeys(found))
+        parts += [Labels(silo="x", sharing="exact", clip=clip, noise=noise).privatizer for noise in noises or [0.0]]
+    return list(dict.fromkeys(parts))

@@ -11,10 +11,10 @@ from tdcd.data.federation import Federation, Silo
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.sets import SETS, read, split_among
 from tdcd.data.splits import Part, parts_of
-from tdcd.errors import DataError, JobError, listed, nearest
+from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.experiments.job import Job, SetData, TableData, known_silos
 
-Told = Callable[[str], None]
+Log = Callable[[str], None]
 """Is told what is being read."""
 
 UNEQUAL = 5
@@ -39,13 +39,13 @@ class JobData:
         return {Part.TRAIN: self.federation.samples, **self.held_out}
 
 
-def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> JobData:  # noqa: ARG005
+def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> JobData:  # noqa: ARG005
     """Read a job's data and deal it to silos and clients.
 
     Args:
         job: What to read.
         where: How to call the job in errors.
-        told: Is told what is being read.
+        log: Is called with the name of whatever is being read.
 
     Raises:
         DataError, JobError: something is missing, damaged or does not fit; the message says what and where.
@@ -53,9 +53,9 @@ def load_data(job: Job, where: str = "job", told: Told = lambda what: None) -> J
     if isinstance(job.data, TableData):
         from tdcd.experiments.tables import from_tables
 
-        data = from_tables(job, where, told)
+        data = from_tables(job, where, log)
     else:
-        told(job.data.source)
+        log(job.data.source)
         data = _from_set(job, job.data, where)
     notes = (*data.federation.notes, *_unequal(job, data.federation))
     return replace(data, federation=replace(data.federation, notes=notes))
@@ -75,7 +75,7 @@ def _from_set(job: Job, data: SetData, where: str) -> JobData:
             f"clients, [silos.{job.labels.silo}] clients = 3{nearest(job.labels.silo, blocks)}"
         )
     rows = row_splits(job, names, where)
-    parts = drawn_parts(dataset.ids, data, where, dataset.testing)
+    parts = draw_parts(dataset.ids, data, where, dataset.testing)
     samples, ids = split_among(dataset, blocks, parts)
     training = parts == Part.TRAIN
     silos = [
@@ -119,7 +119,7 @@ def _unequal(job: Job, federation: Federation) -> Iterator[str]:
             )
 
 
-def drawn_parts(ids: Array, data: SetData | TableData, where: str, testing: Array | None = None) -> Array:
+def draw_parts(ids: Array, data: SetData | TableData, where: str, testing: Array | None = None) -> Array:
     """Choose what is held out: as the job says, else as the publisher does, else a fifth; no part may be empty."""
     fraction = TEST_FRACTION
     if data.test_fraction is not None:
@@ -134,15 +134,15 @@ def drawn_parts(ids: Array, data: SetData | TableData, where: str, testing: Arra
 
 def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:
     """Return how each silo's rows are dealt."""
-    found = {silo: (job.silos[silo].rows if silo in job.silos else None) or job.data.rows for silo in silos}
-    together = [silo for silo, split in found.items() if isinstance(split, Drawn) and split.same]
+    result = {silo: (job.silos[silo].rows if silo in job.silos else None) or job.data.rows for silo in silos}
+    together = [silo for silo, split in result.items() if isinstance(split, Drawn) and split.same]
     if len({count(job, silo) for silo in together}) > 1:
-        told = listed(f"{silo} {count(job, silo)}" for silo in together)
+        text = join_names(f"{silo} {count(job, silo)}" for silo in together)
         raise JobError(
             f"{where}: rows.same = true deals the same IDs to client k of every silo, so all need the same "
-            f"number of clients; here they are {told}"
+            f"number of clients; here they are {text}"
         )
-    return found
+    return result
 
 
 def count(job: Job, silo: str) -> int | None:

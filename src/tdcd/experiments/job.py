@@ -16,7 +16,7 @@ from tdcd.data.features import FEATURES_TAGS, Features
 from tdcd.data.rows import ROWS_TAGS, Equal, Rows
 from tdcd.data.sets import SETS, SetName
 from tdcd.data.tablesettings import TableSettings
-from tdcd.errors import JobError, listed, nearest
+from tdcd.errors import JobError, join_names, nearest
 from tdcd.files import quoted_key, split_key
 from tdcd.models import MODEL_TAGS, Model, ModelSpec
 from tdcd.strict import Strict, problems
@@ -100,7 +100,8 @@ def _clients(value: Any) -> Any:
         wrong = [name for name, path in value.items() if not isinstance(path, str) or not path]
         if wrong or not value:
             raise ValueError(
-                f'names a file for each client: {{ north = "north.csv" }}{"; not so: " if wrong else ""}{listed(wrong)}'
+                'names a file for each client: { north = "north.csv" }'
+                f"{'; not so: ' if wrong else ''}{join_names(wrong)}"
             )
     elif value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError(
@@ -225,7 +226,7 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         overrides: Settings that replace the file's, by their dotted names: ``{"training.rounds": 10}``.
         clients: K for every silo, also for those that have a number of their own in the file.
 
-    Paths in a job file are told from where it lies, paths in ``overrides`` from the current directory.
+    Paths in a job file are relative to it, paths in ``overrides`` to the current directory.
 
     Raises:
         JobError: it cannot be read or is not a valid job; names every problem by its key.
@@ -256,11 +257,11 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     try:
         return Job.model_validate(table)
     except ValidationError as error:
-        found = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS | FEATURES_TAGS | SETS.keys() | {"tables"})
-        raise JobError("\n".join(f"{where}: {problem}" for problem in found)) from error
+        result = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS | FEATURES_TAGS | SETS.keys() | {"tables"})
+        raise JobError("\n".join(f"{where}: {problem}" for problem in result)) from error
 
 
-def embedded(name: str) -> str:
+def embedded_job_text(name: str) -> str:
     """Return the text of a job that comes with tdcd."""
     return files("tdcd.experiments").joinpath("jobs", f"{name}.toml").read_text(encoding="utf-8")
 
@@ -301,18 +302,18 @@ def _absolute(beside: Path, path: str) -> Path:
 def _matching(beside: Path, pattern: str) -> dict[str, str]:
     """Return the files that a pattern such as ``bank/*.csv`` names, by their stems."""
     folder, name = _absolute(beside, pattern).parent, Path(pattern).name
-    found = sorted(path for path in folder.glob(name) if path.is_file()) if name and folder.is_dir() else []
-    if not found:
+    result = sorted(path for path in folder.glob(name) if path.is_file()) if name and folder.is_dir() else []
+    if not result:
         raise JobError(f'clients = "{pattern}": no file is called so in {folder.resolve()}')
-    stems = [path.stem for path in found]
+    stems = [path.stem for path in result]
     if len(set(stems)) < len(stems):
         raise JobError(f'clients = "{pattern}": two files name the same client; name clients and files one by one')
-    return dict(zip(stems, map(str, found), strict=True))
+    return dict(zip(stems, map(str, result), strict=True))
 
 
 def _text(path: Path | str) -> tuple[str, str]:
     if str(path) in EMBEDDED:
-        return f"{path} (embedded job)", embedded(str(path))
+        return f"{path} (embedded job)", embedded_job_text(str(path))
     file = Path(path)
     try:
         return str(file), file.read_text(encoding="utf-8")

@@ -12,15 +12,15 @@ import polars as pl
 import torch
 
 from tdcd.core.network import Network
-from tdcd.data.alignment import align, gathered, read_keys, same_kind
+from tdcd.data.alignment import align, gather_facts, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
 from tdcd.data.labels import again
 from tdcd.data.preparation import Category, Preparation
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table
-from tdcd.data.tabular import encoded
-from tdcd.errors import DataError, RunError, listed, nearest
+from tdcd.data.tabular import encode_tables
+from tdcd.errors import DataError, RunError, join_names, nearest
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData, load_job
 from tdcd.experiments.tables import overlap
@@ -28,7 +28,7 @@ from tdcd.files import check_run
 from tdcd.models import build
 from tdcd.training.directory import load_blocks, read_history
 from tdcd.training.result import Result
-from tdcd.training.setup import fitted, starting_blocks
+from tdcd.training.setup import fit_blocks, starting_blocks
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Run:
                 raise DataError(f"'{name}' is no silo of {self.path}{nearest(name, silos)}")
         missing = [silo for silo in self.result.networks if not files.get(silo)]
         if missing:
-            raise DataError(f"predicting needs a table of every silo; there is none for {listed(missing)}")
+            raise DataError(f"predicting needs a table of every silo; there is none for {join_names(missing)}")
         tables = {
             silo: [Table(silo, str(path), Path(path), self.job.silos[silo]) for path in files[silo]]
             for silo in silos
@@ -93,12 +93,12 @@ class Run:
             if silo in self.preparations:
                 unknown: dict[str, Counter[str]] = {}
                 made = self.preparations[silo]
-                features[silo] = encoded(own, made, alignment, parts, _untold, unknown)[Part.TEST]
+                features[silo] = encode_tables(own, made, alignment, parts, _untold, unknown)[Part.TEST]
                 warnings += _unknown(silo, made, unknown, len(alignment.ids))
         frame = self._frame(alignment.ids, self.result.scores(features))
         measures = {}
         if label and owner:
-            labels = again(gathered(alignment, keys[owner], label), self.classes)
+            labels = again(gather_facts(alignment, keys[owner], label), self.classes)
             measures = self.result.evaluate(samples(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
 
@@ -134,10 +134,10 @@ class Run:
             return pl.DataFrame({"id": ids, **columns})
         names = np.array(self._names(scores.shape[1]))
         probabilities = objective.probabilities(scores).numpy()
-        told: dict[str, Array] = {"id": ids, "prediction": names[predicted]}
+        record: dict[str, Array] = {"id": ids, "prediction": names[predicted]}
         if probabilities.ndim == 1:
-            return pl.DataFrame(told | {f"probability of {names[1]}": probabilities})
-        return pl.DataFrame(told | {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)})
+            return pl.DataFrame(record | {f"probability of {names[1]}": probabilities})
+        return pl.DataFrame(record | {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)})
 
     def _names(self, width: int) -> Iterable[str]:
         count = max(2, width)
@@ -159,30 +159,30 @@ def load_run(path: Path | str) -> Run:
         end = json.loads((path / "result.json").read_text(encoding="utf-8"))
         kept = int(end["kept"])
         ended = f"{end['status']} after {int(end['round']):,} of {int(end['rounds']):,} rounds"
-        told = json.loads((path / "federation.json").read_text(encoding="utf-8"))
+        record = json.loads((path / "federation.json").read_text(encoding="utf-8"))
         shapes = {
-            str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in told["silos"] if silo["features"]
+            str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in record["silos"] if silo["features"]
         }
-        bare = [str(silo["name"]) for silo in told["silos"] if not silo["features"]]
-        width, classes = int(told["embedding"]), tuple(str(name) for name in told["classes"])
-        peers = [str(name) for name in told.get("peers", ())]
+        label_only = [str(silo["name"]) for silo in record["silos"] if not silo["features"]]
+        width, classes = int(record["embedding"]), tuple(str(name) for name in record["classes"])
+        peers = [str(name) for name in record.get("peers", ())]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
     if peers:
         raise RunError(
-            f"{path}: it is the run of one hub, of silo {listed([*shapes, *bare])}, and predictions need the weights "
-            f"of silo {listed(peers)} too, which lie at their own hubs"
+            f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
+            f"weights of silo {join_names(peers)} too, which lie at their own hubs"
         )
     settings = job.training
     networks = {
         silo: Network(build(job.model_of(silo), silo, shape, width, settings.seed), settings.dtype)
         for silo, shape in shapes.items()
     }
-    initial = starting_blocks(networks, None, bare)
+    initial = starting_blocks(networks, None, label_only)
     result = Result(
         settings,
         networks,
-        fitted(load_blocks(path), initial, str(path / "blocks")),
+        fit_blocks(load_blocks(path), initial, str(path / "blocks")),
         kept,
         tuple(read_history(path / "history.jsonl")),
         dict.fromkeys(shapes, settings.dtype),
@@ -200,7 +200,7 @@ def _unknown(silo: str, made: Preparation, unknown: Mapping[str, Counter[str]], 
     """Tell which categories have no column of their own, and in how many rows."""
     rare = {column.name: isinstance(column, Category) and column.other for column in made.columns}
     for column, counts in unknown.items():
-        some = listed((f"'{value}'" for value, _ in counts.most_common()), 3)
+        some = join_names((f"'{value}'" for value, _ in counts.most_common()), 3)
         what = "are rare or unknown in training, and count as 'other'" if rare[column] else "are unknown in training"
         held = f"{counts.total():,} of {rows:,} rows hold categories that {what}: {some}"
         yield f"silo '{silo}', column '{column}': {held}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tdcd.errors import RunError
 
-Told = Callable[[int, Mapping[str, Any]], None]
+Log = Callable[[int, Mapping[str, Any]], None]
 """Is told the number of a task and what its worker said about it."""
 GRACE = 120.0
 """Seconds for a worker to write a checkpoint when it is asked to stop."""
@@ -37,7 +37,7 @@ class Processes:
     def __init__(self, workers: Sequence["_Worker"]) -> None:
         self._workers = workers
 
-    def each(self, tasks: Sequence[Mapping[str, Any]], told: Told) -> dict[int, str]:
+    def each(self, tasks: Sequence[Mapping[str, Any]], on_answer: Log) -> dict[int, str]:
         """Have every task done, in order, as many at once as there are workers; one that fails stops no other.
 
         Returns:
@@ -55,9 +55,9 @@ class Processes:
                 while worker.alive and not stopping.is_set():
                     number, task = waiting.get_nowait()
                     try:
-                        told(number, {"event": "began"})
+                        on_answer(number, {"event": "began"})
                         for answer in worker.do(task):
-                            told(number, answer)
+                            on_answer(number, answer)
                     except Exception as error:
                         if stopping.is_set():
                             return
@@ -65,7 +65,7 @@ class Processes:
                             failures[number] = str(error)
                         else:
                             broken.append(error)
-                        told(number, {"event": "failed"})
+                        on_answer(number, {"event": "failed"})
 
         threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in self._workers]
         for thread in threads:

@@ -70,11 +70,11 @@ def run_job(
     data = load_data(job, where, observer.reading)
     for note in data.federation.notes:
         observer.noted(note)
-    found = {}
+    record = {}
     for variant in ("federation", *baselines(job.baselines, data.federation.with_features)):
         path = Path(directory, *subdirectory(variant)) if directory is not None else None
-        found[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
-    return JobResult(found.pop("federation"), found)
+        record[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
+    return JobResult(record.pop("federation"), record)
 
 
 def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:

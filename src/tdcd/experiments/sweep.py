@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tdcd.costs import T_COMM, Costs, Time
-from tdcd.errors import JobError, listed, nearest
+from tdcd.errors import JobError, join_names, nearest
 from tdcd.experiments.job import EMBEDDED, Baseline, Job, load_job, resolve_paths
 from tdcd.experiments.run import variant_job
 from tdcd.files import flat, quoted_key, split_key
@@ -126,7 +126,7 @@ class Sweep(Strict):
             if not isinstance(name, str) or not name:
                 raise ValueError('every case needs a name: name = "wide"')
         if len(set(names)) < len(names):
-            raise ValueError(f"two cases have the same name: {listed(names)}")
+            raise ValueError(f"two cases have the same name: {join_names(names)}")
         return cases
 
     @field_validator("seeds")
@@ -178,9 +178,9 @@ class Combination:
     @property
     def name(self) -> str:
         """A name for people and for files."""
-        told = [] if self.variant == "federation" else [self.variant.replace(" ", "-")]
-        told += [_told(axis, value) for axis, value in self.values.items()]
-        return ",".join(told) or "federation"
+        parts = [] if self.variant == "federation" else [self.variant.replace(" ", "-")]
+        parts += [_describe_value(axis, value) for axis, value in self.values.items()]
+        return ",".join(parts) or "federation"
 
 
 @dataclass(frozen=True)
@@ -251,14 +251,14 @@ def combinations(
     """
     _check(sweep, where, overrides)
     points = [(case, settings, values) for case, settings in _cases(sweep) for values in _values(sweep)]
-    found = [
+    parts = [
         Combination("federation", _axes(sweep, case, values), _job(sweep, where, {**settings, **values, **overrides}))
         for case, settings, values in points
     ]
-    doubles = [name for name, count in Counter(combination.name for combination in found).items() if count > 1]
+    doubles = [name for name, count in Counter(combination.name for combination in parts).items() if count > 1]
     if doubles:
-        raise JobError(f"{where}: two combinations would have the same name: {listed(doubles)}")
-    federated = found.copy()
+        raise JobError(f"{where}: two combinations would have the same name: {join_names(doubles)}")
+    federated = parts.copy()
     for kind in sweep.baselines:
         for (case, settings, values), own in zip(points, federated, strict=True):
             kept = {key: value for key, value in values.items() if matters(key, kind)}
@@ -266,10 +266,10 @@ def combinations(
             plain = {} if kind == "one-tier" else {STEPS: 1, "training.carry_momentum": carried}
             job, axes = _job(sweep, where, {**settings, **kept, **overrides, **plain}), _axes(sweep, case, kept)
             if kind == "alone":
-                found += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
+                parts += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
             else:
-                found.append(Combination(kind, axes, job, _central(sweep, kind, axes, job)))
-    distinct = list({combination.name: combination for combination in found}.values())
+                parts.append(Combination(kind, axes, job, _central(sweep, kind, axes, job)))
+    distinct = list({combination.name: combination for combination in parts}.values())
     for combination in distinct:
         trials(sweep, combination, where)  # their length must fit, too
     return distinct
@@ -352,9 +352,9 @@ def labels(keys: Iterable[str]) -> dict[str, str]:
     """Return what settings are called: the paper's letters, or as much of the key as tells them apart."""
     keys, words = list(keys), 1
     while True:
-        found = {key: LABELS.get(key, ".".join(split_key(key)[-words:])) for key in keys}
-        if len(set(found.values())) == len(found):
-            return found
+        result = {key: LABELS.get(key, ".".join(split_key(key)[-words:])) for key in keys}
+        if len(set(result.values())) == len(result):
+            return result
         words += 1
 
 
@@ -379,12 +379,12 @@ def _own(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return settings by their dotted keys; a table with a kind, or an empty one, replaces the job's as a whole."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in table.items():
         inner = isinstance(value, Mapping) and value and "kind" not in value
         name = f"{above}{quoted_key(key)}"
-        found |= _settings(value, f"{name}.") if inner else {name: value}
-    return found
+        result |= _settings(value, f"{name}.") if inner else {name: value}
+    return result
 
 
 def _values(sweep: Sweep) -> Iterator[dict[str, Any]]:
@@ -426,7 +426,7 @@ def _changed(job: Job, **training: Any) -> Job:
     return job.model_copy(update={"training": job.training.model_copy(update=training)})
 
 
-def _told(axis: str, value: Any) -> str:
+def _describe_value(axis: str, value: Any) -> str:
     """Write a value for the name of a file."""
     text = _plain(value) if axis == "case" else f"{axis}={_plain(value)}"
     return re.sub(r"[^A-Za-z0-9._+=-]+", "-", text)

@@ -88,7 +88,7 @@ class _Sweeping:
         steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
         self.observer.planned(what, names, done, steps)
 
-        def told(number: int, answer: Mapping[str, Any]) -> None:
+        def on_answer(number: int, answer: Mapping[str, Any]) -> None:
             run = missing[number]
             if answer["event"] == "began":
                 self.observer.began(run.name)
@@ -99,7 +99,7 @@ class _Sweeping:
             else:
                 self.observer.ended(run.name, result(self.directory / run.name))
 
-        failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], told)
+        failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
         self.failures |= {missing[number].name: why for number, why in failed.items()}
 
     def adopt(self, combination: Combination, rate: float | None) -> None:
@@ -208,20 +208,20 @@ def _runs(
 
 def _silos(jobs: Sequence[Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, tuple[str, ...]]:
     """Return the silos of every way to read the data: of tables they are known, others must be read."""
-    found = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job.data, TableData)}
-    unknown = {data_key(job): job for job in jobs if data_key(job) not in found}
+    result = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job.data, TableData)}
+    unknown = {data_key(job): job for job in jobs if data_key(job) not in result}
     keys = list(unknown)
 
-    def told(number: int, answer: Mapping[str, Any]) -> None:
+    def on_answer(number: int, answer: Mapping[str, Any]) -> None:
         if answer["event"] == "done":
-            found[keys[number]] = tuple(answer["silos"])
+            result[keys[number]] = tuple(answer["silos"])
 
     if unknown:
         observer.reading(jobs[0].name)
         tasks = [{"do": "silos", "where": where, "job": job.as_table()} for job in unknown.values()]
-        if failed := workers.each(tasks, told):
+        if failed := workers.each(tasks, on_answer):
             raise RunError("\n".join(failed.values()))
-    return found
+    return result
 
 
 def _task(run: SweepRun, path: Path) -> dict[str, Any]:
@@ -283,12 +283,12 @@ def result(path: Path) -> dict[str, Any]:
     """Read how a run ended; nothing if it has not."""
     file = path / "result.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as error:
         raise RunError(f"{file}: damaged: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise RunError(f"{file}: damaged: it is no table")
-    return found
+    return result
 
 
 def final_loss(path: Path) -> float:

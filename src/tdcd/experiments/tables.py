@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.alignment import Alignment, Keys, align, gathered, owners, parts_from, read_keys, same_kind
+from tdcd.data.alignment import Alignment, Keys, align, gather_facts, owners, parts_from, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
-from tdcd.data.labels import coded, same_numbers
+from tdcd.data.labels import encode_labels, same_numbers
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.splits import Part
 from tdcd.data.tables import Table, TableHead, feature_columns
-from tdcd.data.tabular import encoded, fitted
-from tdcd.errors import DataError, JobError, listed
-from tdcd.experiments.data import JobData, Told, count, drawn_parts, row_splits
+from tdcd.data.tabular import encode_tables, fit_tables
+from tdcd.errors import DataError, JobError, join_names
+from tdcd.experiments.data import JobData, Log, count, draw_parts, row_splits
 from tdcd.experiments.job import Job, TableData
 
 DEALT = "all"
@@ -36,10 +36,10 @@ class TableJob:
     """The files of each silo."""
     splits: tuple[str, ...]
     """The silos whose tables have the column that says what is held out."""
-    told: Told
+    log: Log
 
     @classmethod
-    def opened(cls, job: Job, told: Told) -> "TableJob":
+    def open(cls, job: Job, log: Log) -> "TableJob":
         """Open a job's tables and check their columns, before anything else is read."""
         if not isinstance(job.data, TableData):
             raise JobError(f'data.source is "{job.data.source}", not "tables": its silos need no alignment')
@@ -57,42 +57,42 @@ class TableJob:
                     if column:
                         table.need(column, key)
         column = job.data.split_column
-        splits = tuple(sorted(silo for silo, files in tables.items() if says_what_is_held_out(job.data, files)))
+        splits = tuple(sorted(silo for silo, files in tables.items() if has_split_column(job.data, files)))
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
-        return cls(job, job.data, tables, splits, told)
+        return cls(job, job.data, tables, splits, log)
 
     def align(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
         """Find the common IDs, and hand over what all silos need to know of them."""
         keys = self._keys()
-        return self._checked(align(keys, handed_over(self.job, self.splits)), keys), keys
+        return self._checked(align(keys, columns_to_hand_over(self.job, self.splits)), keys), keys
 
     def alignment(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
         """Read the job's alignment and verify it at every client; align anew if it has none."""
         if self.data.alignment is None:
             return self.align()
         path = Path(self.data.alignment)
-        found = Alignment.load(path)
+        result = Alignment.load(path)
         keys = self._keys()
-        found.verify(keys, str(path))
-        wanted = handed_over(self.job, self.splits)
-        if set(wanted) != set(found.handed):
-            told = [listed(sorted(names)) or "nothing" for names in (found.handed, wanted)]
+        result.verify(keys, str(path))
+        wanted = columns_to_hand_over(self.job, self.splits)
+        if set(wanted) != set(result.handed):
+            parts = [join_names(sorted(names)) or "nothing" for names in (result.handed, wanted)]
             raise DataError(
-                f"{path}: it hands over {told[0]}, the job wants {told[1]}; align again with: tdcd align JOB.toml"
+                f"{path}: it hands over {parts[0]}, the job wants {parts[1]}; align again with: tdcd align JOB.toml"
             )
         for name, (silo, column) in wanted.items():
-            now = gathered(found, keys[silo], column)
-            if not np.array_equal(now, found.handed[name]):
+            now = gather_facts(result, keys[silo], column)
+            if not np.array_equal(now, result.handed[name]):
                 raise DataError(
                     f"{path}: column '{column}' of silo '{silo}' has changed since it was made; "
                     "align again with: tdcd align JOB.toml"
                 )
-        return self._checked(found, keys), keys
+        return self._checked(result, keys), keys
 
     def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
         """Return the label of every common ID."""
-        silo = self.job.labels.keeper or next(iter(self.tables))
+        silo = self.job.labels.label_holder or next(iter(self.tables))
         return labels_of_ids(self.job, silo, alignment, keys[silo])
 
     def features(self, silo: str) -> list[str]:
@@ -107,7 +107,7 @@ class TableJob:
 
     def _keys(self) -> dict[str, list[Keys]]:
         """Read what every client tells to be aligned."""
-        found = {}
+        result = {}
         for silo, tables in self.tables.items():
             columns = [self.job.silos[silo].label, self.data.split_column if silo in self.splits else None]
             if column := self.dealt_by(silo):
@@ -115,10 +115,10 @@ class TableJob:
             wanted = [column for column in columns if column]
             keys = []
             for table in tables:
-                self.told(f"IDs of {silo}, {table.client}")
+                self.log(f"IDs of {silo}, {table.client}")
                 keys.append(read_keys(table, wanted))
-            found[silo] = same_kind(keys)
-        return found
+            result[silo] = same_kind(keys)
+        return result
 
     def _checked(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Alignment:
         """Check that silos that know the same thing say the same of it."""
@@ -127,19 +127,19 @@ class TableJob:
         for what, columns in known.items():
             if len(columns) < 2:  # nobody to contradict
                 continue
-            values = {silo: gathered(alignment, keys[silo], column or "") for silo, column in columns.items()}
+            values = {silo: gather_facts(alignment, keys[silo], column or "") for silo, column in columns.items()}
             first = next(iter(values))
-            for silo, found in values.items():
-                differ = found != values[first]
+            for silo, result in values.items():
+                differ = result != values[first]
                 if differ.any():
                     raise DataError(
                         f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
-                        f"differs: {listed(alignment.ids[differ])}"
+                        f"differs: {join_names(alignment.ids[differ])}"
                     )
         return alignment
 
 
-def says_what_is_held_out(data: TableData, tables: Sequence[TableHead]) -> bool:
+def has_split_column(data: TableData, tables: Sequence[TableHead]) -> bool:
     """Tell whether a silo's tables have the column that says what is held out: all of them, or none.
 
     Raises:
@@ -159,7 +159,7 @@ def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: st
     assert isinstance(job.data, TableData)  # noqa: S101
     own = job.silos[silo]
     also = {own.id: "the ID", own.label: "the label", dealt_by: "what rows are dealt by"}
-    if says_what_is_held_out(job.data, tables):
+    if has_split_column(job.data, tables):
         also[job.data.split_column] = "what says what is held out"
     known = {column: what for column, what in also.items() if column}
     return feature_columns(tables, known, none=own.label is not None and job.labels.silo == silo)
@@ -169,7 +169,7 @@ def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[Keys
     """Return the label of every common ID: as was handed over with it, or as a silo has it."""
     if LABEL in alignment.handed:
         return alignment.handed[LABEL]
-    return gathered(alignment, keys, job.silos[silo].label or "")
+    return gather_facts(alignment, keys, job.silos[silo].label or "")
 
 
 def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
@@ -178,13 +178,13 @@ def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
     if PART in alignment.handed:
         parts = parts_from(alignment.handed[PART], job.data.split_column or "")
     else:
-        parts = drawn_parts(alignment.ids, job.data, where)
+        parts = draw_parts(alignment.ids, job.data, where)
     if not (parts == Part.TRAIN).any():
         raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
     return parts
 
 
-def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
+def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Say what is handed to all silos with the common IDs: whose column.
 
     Args:
@@ -206,11 +206,11 @@ def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
     if lacking and not labels.kept:
         if labels.sharing is None:
             raise JobError(
-                f"only silo {listed(owners)} has labels. If {listed(lacking)} may be handed them, say so: "
+                f"only silo {join_names(owners)} has labels. If {join_names(lacking)} may be handed them, say so: "
                 f'labels = {{ silo = "{owners[0]}", sharing = "shared" }}; with "exact" or "stale" they stay there'
             )
         if labels.silo is None and len(owners) > 1:
-            raise JobError(f"labels.silo: say whose labels are handed over; {listed(owners)} have them")
+            raise JobError(f"labels.silo: say whose labels are handed over; {join_names(owners)} have them")
         owner = labels.silo or owners[0]
         handed[LABEL] = (owner, job.silos[owner].label or "")
     if splits:
@@ -218,10 +218,10 @@ def handed_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
     return handed
 
 
-def from_tables(job: Job, where: str, told: Told) -> JobData:
+def from_tables(job: Job, where: str, log: Log) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
-    opened = TableJob.opened(job, told)
-    columns = {silo: found for silo in opened.tables if (found := opened.features(silo))}
+    opened = TableJob.open(job, log)
+    columns = {silo: result for silo in opened.tables if (result := opened.features(silo))}
     if not columns:
         raise DataError("no silo's tables have a column of features")
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
@@ -229,7 +229,7 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     parts = parts_of_ids(job, alignment, where)
     owner = job.labels.silo or next(silo for silo in job.silos if job.silos[silo].label)
     try:
-        labels, classes = coded(
+        labels, classes = encode_labels(
             opened.labels(alignment, keys), job.training.loss, job.labels.positive, job.labels.classes
         )
     except DataError as error:
@@ -245,17 +245,20 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     preparations, rows = {}, {}
     for silo, features in columns.items():
         tables = opened.tables[silo]
-        made = fitted(tables, features, alignment, parts, _reading(told, "columns"))
+        made = fit_tables(tables, features, alignment, parts, _reading(log, "columns"))
         preparations[silo] = made
-        rows[silo] = encoded(tables, made, alignment, parts, _reading(told, "rows"))
+        rows[silo] = encode_tables(tables, made, alignment, parts, _reading(log, "rows"))
     samples = {
         part: Samples(
-            {silo: torch.from_numpy(found[part]) for silo, found in rows.items()},
+            {silo: torch.from_numpy(result[part]) for silo, result in rows.items()},
             torch.from_numpy(labels[parts == part]),
         )
         for part in ids
     }
-    notes = [*_notes(opened, alignment, rosters), *(f"{silo}: {made.told()}" for silo, made in preparations.items())]
+    notes = [
+        *_notes(opened, alignment, rosters),
+        *(f"{silo}: {made.describe()}" for silo, made in preparations.items()),
+    ]
     if twice := same_numbers(classes):
         notes.append(
             f"labels: {twice[0][0]} and {twice[0][1]} are two classes, as there are texts beside these numbers"
@@ -264,8 +267,8 @@ def from_tables(job: Job, where: str, told: Told) -> JobData:
     return JobData(federation, samples, ids)
 
 
-def _reading(told: Told, what: str) -> Callable[[Table], None]:
-    return lambda table: told(f"{what} of {table.silo}, {table.client}")
+def _reading(log: Log, what: str) -> Callable[[Table], None]:
+    return lambda table: log(f"{what} of {table.silo}, {table.client}")
 
 
 def _dealt(
@@ -280,7 +283,7 @@ def _dealt(
     """Deal the training rows of a silo's one file to simulated clients."""
     training = parts == Part.TRAIN
     column = opened.dealt_by(silo)
-    facts = {column: gathered(alignment, keys, column)[training]} if column else {}
+    facts = {column: gather_facts(alignment, keys, column)[training]} if column else {}
     rows = SiloRows(silo, alignment.ids[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
     clients = split.deal(rows, count(opened.job, silo), opened.data.seed)
@@ -295,12 +298,12 @@ def _notes(opened: TableJob, alignment: Alignment, rosters: Mapping[str, Roster]
     for silo, tables in opened.tables.items():
         idle = [table.client for table in tables if table.client not in (*rosters[silo].clients, DEALT)]
         if idle:
-            yield f"{silo}: {listed(idle)} has no training row of a common ID and takes no part"
+            yield f"{silo}: {join_names(idle)} has no training row of a common ID and takes no part"
 
 
 def overlap(alignment: Alignment) -> str:
     """Tell how many rows the silos have in common."""
     common = len(alignment.ids)
     rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
-    lost = listed((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
+    lost = join_names((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
     return f"{common:,} IDs are in all silos; rows without them: {lost}"

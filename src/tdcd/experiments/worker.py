@@ -44,7 +44,7 @@ class Worker(JobObserver):
         self.data: tuple[str, JobData] | None = None
         self.steps = 1
         self.loss: float | None = None
-        self.told = 0.0
+        self.log = 0.0
 
     def serve(self, tasks: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
         """Do tasks until there are no more."""
@@ -61,8 +61,8 @@ class Worker(JobObserver):
     def advanced(self, done: int) -> None:
         """See Observer."""
         now = time.monotonic()
-        if now - self.told >= EVERY:
-            self.told = now
+        if now - self.log >= EVERY:
+            self.log = now
             self._say(event="progress", iteration=done * self.steps, loss=self.loss)
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -73,7 +73,7 @@ class Worker(JobObserver):
         job = parse_job(task["job"], task["where"])
         if task["do"] == "silos":
             return {"silos": list(self._read(job).federation.with_features)}
-        self.steps, self.loss, self.told = task["steps"], None, 0.0
+        self.steps, self.loss, self.log = task["steps"], None, 0.0
         run = Path(task["run"])
         wait_until_free(run, PATIENCE)
         try:

@@ -22,7 +22,7 @@ class ModelSpec(Strict):
             ModelError: rows of this shape do not fit this kind of network.
         """
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Describe the network in a few words: ``mlp, hidden 64 32``."""
         options = self.model_dump()
         words = [str(options.pop("kind"))]

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Discriminator, Tag
 from torch import nn
 
 from tdcd.core.seeds import derive
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.streams import borrow_stream
 from tdcd.errors import ModelError, nearest
 from tdcd.models.base import ModelSpec, Shape
 from tdcd.models.cnn import CNN
@@ -56,7 +56,7 @@ Model = Annotated[
 
 def build(spec: ModelSpec, silo: str, shape: Shape, outputs: int, seed: int) -> nn.Module:
     """Build a silo's network; its first weights depend on the seed and on the silo's name only."""
-    with borrowed_stream(torch.device("cpu"), derive(seed, "weights", silo)):
+    with borrow_stream(torch.device("cpu"), derive(seed, "weights", silo)):
         try:
             return spec.module(shape, outputs)
         except ModelError as error:

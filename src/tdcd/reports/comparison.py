@@ -14,12 +14,11 @@ from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.files import RunFiles
-from tdcd.reports.findings import claims, time_to, winners
-from tdcd.reports.findings import told as told_win
+from tdcd.reports.findings import claims, describe_win, time_to, winners
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
 from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
-from tdcd.reports.words import WAYS, Table, duration, mean, number, size, spread, time, told
+from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
 
 Drawn = tuple[Picture | Bars, str]
 """A figure and its SVG."""
@@ -96,9 +95,15 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         claims=claims(study),
         rates=_rates(study),
         tried=study.sweep.get("select", {}).get("iterations"),
-        costs=[(key, told(value)) for key, value in flat(study.costs.model_dump(exclude_none=True)) if key != "t_comm"],
-        sweep=[(key, told(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")],
-        settings=[(key, told(value)) for key, value in study.asked.items()],
+        costs=[
+            (key, format_setting(value))
+            for key, value in flat(study.costs.model_dump(exclude_none=True))
+            if key != "t_comm"
+        ],
+        sweep=[
+            (key, format_setting(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")
+        ],
+        settings=[(key, format_setting(value)) for key, value in study.asked.items()],
         seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
         **who(first),
     )
@@ -106,8 +111,8 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
 
 def _every(study: Study) -> int:
     """Return the most local steps between two evaluations."""
-    found = [line["iteration"] for run in study.runs for line in run.history[1:2]]
-    return max(found, default=0)
+    parts = [line["iteration"] for run in study.runs for line in run.history[1:2]]
+    return max(parts, default=0)
 
 
 def _cards(study: Study) -> Iterator[tuple[str, str]]:
@@ -128,7 +133,7 @@ def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
     stem = f"{stem}-" if stem else ""
     measure, target = study.measure, study.target(panel)
     for t in study.t_comm:
-        ends = sorted(times(line.shown[0], study.costs.at(t))[-1] for line in panel.lines if line.shown)
+        ends = sorted(times(line.visible_runs[0], study.costs.at(t))[-1] for line in panel.lines if line.visible_runs)
         limit = ends[-2] if len(ends) > 2 and ends[-1] > 1.5 * ends[-2] else None
         caption = f"{measure.label} over time, t_comm = {t:g}{' (the slowest line goes on)' if limit else ''}"
         curves = list(_curves(study, panel, measure, t))
@@ -178,14 +183,14 @@ def _curve(line: Line, measure: Measure, costs: Costs | None, colour: int | str,
     band = line.band(measure, costs)
     if not len(band.x):
         return
-    several = len(line.shown) > 1
+    several = len(line.visible_runs) > 1
     low, high = (band.low.tolist(), band.high.tolist()) if several else (None, None)
     yield Curve(line.label, band.x.tolist(), band.mean.tolist(), low, high, colour, kind)
 
 
 def _to_target(study: Study, line: Line, target: float, index: int) -> Curve | None:
-    found = time_to(line, study.measure, target, study.costs)
-    return Curve(line.label, RANGE.tolist(), [found(t) for t in RANGE.tolist()], colour=index) if found else None
+    result = time_to(line, study.measure, target, study.costs)
+    return Curve(line.label, RANGE.tolist(), [result(t) for t in RANGE.tolist()], colour=index) if result else None
 
 
 def _results(study: Study, panel: Panel) -> Table:
@@ -202,8 +207,8 @@ def _results(study: Study, panel: Panel) -> Table:
             spread(line.finals(LOSS)),
             spread(line.finals(study.measure)),
             spread(line.bests(study.measure)),
-            f"{max((run.history[-1]['round'] for run in line.shown), default=0):,}",
-            duration(mean([run.history[-1]["seconds"] for run in line.shown])) if line.shown else "–",
+            f"{max((run.history[-1]['round'] for run in line.visible_runs), default=0):,}",
+            duration(mean([run.history[-1]["seconds"] for run in line.visible_runs])) if line.visible_runs else "–",
         ]
         rows.append((name, cells))
     return header, rows
@@ -215,28 +220,28 @@ def _times(study: Study, panel: Panel, target: float) -> Table:
     rows = []
     for line in (*panel.lines, *panel.baselines):
         spent = [line.times_to(study.measure, target, study.costs.at(t)) for t in study.t_comm]
-        if None in spent or not line.shown:
-            some = sum(found is not None for found in line.reached(study.measure, target))
+        if None in spent or not line.visible_runs:
+            some = sum(result is not None for result in line.reached(study.measure, target))
             rows.append((line.label, [f"not reached ({some} of {len(line.runs)} runs)", *[""] * (len(header) - 1)]))
             continue
         places = line.reached(study.measure, target)
-        there = [run.history[place] for run, place in zip(line.shown, places, strict=True) if place is not None]
+        there = [run.history[place] for run, place in zip(line.visible_runs, places, strict=True) if place is not None]
         cells = [_range([entry[fact] for entry in there]) for fact in ("iteration", "round")]
         cells += [_range(own) for own in spent if own]
         sent = mean([sum(entry["traffic"].values()) for entry in there])
-        rows.append((line.label, [*cells, "–" if line.shown[0].in_one_place else size(sent)]))
+        rows.append((line.label, [*cells, "–" if line.visible_runs[0].in_one_place else size(sent)]))
     return header, rows
 
 
 def _wins(study: Study, panel: Panel, target: float | None) -> list[str]:
-    found = [] if target is None else winners(panel, study.measure, target, study.costs)
-    return [told_win(win) for win in found]
+    parts = [] if target is None else winners(panel, study.measure, target, study.costs)
+    return [describe_win(win) for win in parts]
 
 
 def _range(values: Sequence[float]) -> str:
     """Write a mean, and from where to where it reaches."""
-    told = time(mean(values))
-    return told if min(values) == max(values) else f"{told} ({time(min(values))} … {time(max(values))})"
+    text = time(mean(values))
+    return text if min(values) == max(values) else f"{text} ({time(min(values))} … {time(max(values))})"
 
 
 def _traffic(panel: Panel) -> Table:
@@ -244,7 +249,7 @@ def _traffic(panel: Panel) -> Table:
     rows = []
     for line in (*panel.lines, *panel.baselines):
         sent = line.traffic()
-        rounds = max((run.history[-1]["round"] for run in line.shown), default=0)
+        rounds = max((run.history[-1]["round"] for run in line.visible_runs), default=0)
         if rounds and sum(sent.values()):
             rows.append((line.label, [*(size(sent[way] / rounds) for way in WAYS), size(sum(sent.values()))]))
     return header, rows
@@ -274,7 +279,9 @@ def _summary(study: Study) -> Iterator[dict[str, Any]]:
 def _facts(study: Study, line: Line, run: RunFiles) -> dict[str, Any]:
     """Return what tells a row of a CSV file from others."""
     own = {"line", "variant", "seed", "rate", "status", "round", "iteration", *WAYS}
-    values = {f"varied {axis}" if axis in own - {"rate"} else axis: told(v) for axis, v in line.values.items()}
+    values = {
+        f"varied {axis}" if axis in own - {"rate"} else axis: format_setting(v) for axis, v in line.values.items()
+    }
     seed = run.job["training"]["seed"]
     return {"line": study.name_of(line), "variant": line.variant, **values, "seed": seed, "rate": line.rate}
 

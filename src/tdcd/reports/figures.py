@@ -177,12 +177,12 @@ def _drawing(more: dict[Any, Any]) -> Iterator[None]:
         yield
 
 
-def _svg(draw: Callable[[], Figure], name: str, told: str) -> str:
+def _svg(draw: Callable[[], Figure], name: str, log: str) -> str:
     buffer = io.StringIO()
     with _drawing({"svg.hashsalt": name}):
         draw().savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(told)}" ', 1)
+    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(log)}" ', 1)
 
 
 def _png(draw: Callable[[], Figure]) -> bytes:

@@ -36,14 +36,14 @@ class RunFiles:
     @property
     def label_silo(self) -> str | None:
         """The silo that the job says has the labels."""
-        found: str | None = self.job.get("labels", {}).get("silo")
-        return found
+        result: str | None = self.job.get("labels", {}).get("silo")
+        return result
 
     @property
     def sharing(self) -> Sharing:
         """What becomes of them."""
-        found: Sharing = self.job.get("labels", {}).get("sharing") or "shared"
-        return found
+        result: Sharing = self.job.get("labels", {}).get("sharing") or "shared"
+        return result
 
     @property
     def final(self) -> Mapping[str, Any]:

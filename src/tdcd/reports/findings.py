@@ -80,12 +80,12 @@ def time_to(line: Line, measure: Measure, target: float, costs: Costs) -> TimeTo
     least = min([latency for latency in (costs.client_latency, costs.hub_latency) if latency] or [1.0])
     far = 2 * (free + 1) / min(1.0, least)  # here a trip takes longer than all computation
     last, slope = spent(far), (spent(2 * far) - spent(far)) / far
-    found = {0.0: free, far: last}
-    _bend(spent, (0.0, free, _slope(spent, 0.0, free)), (far, last, slope), found, PIECES)
-    at = sorted(found)
+    record = {0.0: free, far: last}
+    _bend(spent, (0.0, free, _slope(spent, 0.0, free)), (far, last, slope), record, PIECES)
+    at = sorted(record)
     if isclose(free + slope * far, last, rel_tol=1e-9):  # one straight line
         at = [0.0]
-    return TimeTo(tuple(at), tuple(found[t] for t in at), slope)
+    return TimeTo(tuple(at), tuple(record[t] for t in at), slope)
 
 
 Tangent = tuple[float, float, float]
@@ -114,8 +114,8 @@ def _slope(spent: Callable[[float], float], t_comm: float, value: float) -> floa
 
 def winners(panel: Panel, measure: Measure, target: float, costs: Costs) -> list[Win]:
     """Return which line is first at the target, for every t_comm from 0 up; lines that are first together share it."""
-    found = {line.label: time_to(line, measure, target, costs) for line in panel.lines}
-    times = {label: time for label, time in found.items() if time is not None}
+    record = {line.label: time_to(line, measure, target, costs) for line in panel.lines}
+    times = {label: time for label, time in record.items() if time is not None}
     if len(times) < 2:
         return []
     bends = sorted({t for time in times.values() for t in time.at})
@@ -140,7 +140,7 @@ def winners(panel: Panel, measure: Measure, target: float, costs: Costs) -> list
     return wins
 
 
-def told(win: Win) -> str:
+def describe_win(win: Win) -> str:
     """Write a range of latencies and who is first there."""
     if win.end == inf:
         return f"{win.label} for t_comm above {win.start:.3g}" if win.start else f"{win.label} for every t_comm"
@@ -150,9 +150,9 @@ def told(win: Win) -> str:
 def speedups(study: Study) -> list[str]:
     """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's goal."""
     lines = [line for line in study.lines if line.variant == "federation"]
-    found = []
+    result = []
     for group in _groups(lines, "Q") if study.goal is not None else ():
-        told_of = []
+        gains = []
         for t in study.t_comm:
             times = {line.steps: line.times_to(study.measure, study.goal or 0.0, study.costs.at(t)) for line in group}
             spent = {q: mean(values) for q, values in times.items() if values}
@@ -160,11 +160,11 @@ def speedups(study: Study) -> list[str]:
             if first in spent and len(spent) > 1:
                 fastest = min(spent, key=lambda q: spent[q])
                 faster = spent[first] / spent[fastest]
-                told_of.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
+                gains.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
         wins = winners(Panel("", tuple(group), ()), study.measure, study.goal or 0.0, study.costs)
-        if told_of:
-            found.append(f"{_where(group[0], 'Q')}: {'; '.join(told_of)}. First: {'; '.join(map(told, wins))}")
-    return found
+        if gains:
+            result.append(f"{_where(group[0], 'Q')}: {'; '.join(gains)}. First: {'; '.join(map(describe_win, wins))}")
+    return result
 
 
 def claims(study: Study) -> list[Claim]:
@@ -172,16 +172,16 @@ def claims(study: Study) -> list[Claim]:
     lines = [line for line in study.lines if line.variant == "federation"]
     if not study.sweep or not lines:
         return []
-    found = [_converge(lines)]
+    result = [_converge(lines)]
     for group in _groups(lines, "Q"):
-        found += _more_steps(study, group)
-    found += [_larger("K", "Larger K is slightly worse", group, study.measure) for group in _groups(lines, "K")]
-    found += [_larger("N", "Larger N is worse", group, study.measure) for group in _groups(lines, "N")]
-    return found
+        result += _more_steps(study, group)
+    result += [_larger("K", "Larger K is slightly worse", group, study.measure) for group in _groups(lines, "K")]
+    result += [_larger("N", "Larger N is worse", group, study.measure) for group in _groups(lines, "N")]
+    return result
 
 
 def _converge(lines: Sequence[Line]) -> Claim:
-    runs = [run for line in lines for run in line.shown]
+    runs = [run for line in lines for run in line.visible_runs]
     falls = [(run.history[0]["train"]["loss"], run.final["train"]["loss"]) for run in runs]
     down = sum(last < first for first, last in falls)
     total = len(falls) + sum(line.diverged for line in lines)
@@ -209,8 +209,8 @@ def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
     one, steps = lines[0], {line.label: line.steps for line in lines}
     gains = []
     for t in study.t_comm:
-        found = {line.steps: line.times_to(study.measure, target, study.costs.at(t)) for line in lines}
-        spent = {q: mean(values) for q, values in found.items() if values}
+        record = {line.steps: line.times_to(study.measure, target, study.costs.at(t)) for line in lines}
+        spent = {q: mean(values) for q, values in record.items() if values}
         fastest = min(spent, key=lambda q: spent[q])
         if one.steps in spent and spent[fastest] > 0:
             faster = spent[one.steps] / spent[fastest]
@@ -218,7 +218,7 @@ def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
     order = [max(steps[label] for label in win.label.split(" and ")) for win in wins]
     larger = order[-1] > one.steps
     verdict: Verdict = "yes" if larger and all(a < b for a, b in pairwise(order)) else "partly" if larger else "no"
-    words = f"first at {study.measure.label} {target:g}: {'; '.join(map(told, wins))}. {'; '.join(gains)}"
+    words = f"first at {study.measure.label} {target:g}: {'; '.join(map(describe_win, wins))}. {'; '.join(gains)}"
     yield Claim("Larger Q wins in time units as t_comm / t_comp grows", where, verdict, words)
 
 
@@ -236,7 +236,7 @@ def _groups(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
     """Yield lines that have all in common but Q, K or N, in its order."""
     groups: dict[str, list[Line]] = {}
     for line in lines:
-        if line.shown:
+        if line.visible_runs:
             groups.setdefault(repr(_others(line, what)), []).append(line)
     for group in groups.values():
         sizes = [_size(line, what) for line in group]

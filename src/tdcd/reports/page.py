@@ -15,7 +15,7 @@ from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
-from tdcd.reports.words import WAYS, Table, duration, label, metric_of, number, size, spoken, time, told
+from tdcd.reports.words import WAYS, Table, duration, format_setting, label, metric_of, number, size, speak, time
 
 
 def write_report(
@@ -51,7 +51,7 @@ def forget_extras(directory: Path) -> None:
 def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Costs) -> str:
     """Return the page."""
     metric = _metric(run, metric)
-    runs = {spoken(run.variant): run, **run.baselines}
+    runs = {speak(run.variant): run, **run.baselines}
     return fill(
         "run.html",
         title=run.job.get("name", "run"),
@@ -63,7 +63,7 @@ def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Co
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
         untold=bool(run.history) and not run.history[-1]["train"],
-        settings=[(key, told(value)) for key, value in flat(run.job)],
+        settings=[(key, format_setting(value)) for key, value in flat(run.job)],
         **who(run),
     )
 
@@ -76,10 +76,10 @@ def fill(template: str, **values: Any) -> str:
 def who(run: RunFiles) -> dict[str, Any]:
     """Return what the parts of a page about participants and the machine need."""
     silos = run.federation["silos"]
-    keeper = run.label_silo if run.sharing != "shared" and not run.in_one_place else None
+    label_holder = run.label_silo if run.sharing != "shared" and not run.in_one_place else None
     return {
-        "topology": Markup(topology(silos, keeper)),  # noqa: S704
-        "keeper": keeper,
+        "topology": Markup(topology(silos, label_holder)),  # noqa: S704
+        "keeper": label_holder,
         "unseen": any(len(silo["clients"]) > SHOWN for silo in silos),
         "silos": [_silo(silo) for silo in silos],
         "session": run.sessions[0],
@@ -107,7 +107,7 @@ def pictures(run: RunFiles, metric: str | None = None) -> Iterator[Picture]:
     positive = all(value > 0 for curve in losses for value in curve.y)
     yield Picture("loss", "", "local steps", "loss", losses, "y" if positive else "")
     if metric:
-        runs = {spoken(run.variant): run, **run.baselines}
+        runs = {speak(run.variant): run, **run.baselines}
         shown = [_curve(name, part, "test", metric) for name, part in runs.items() if part.history]
         yield Picture("metric", "", "local steps", f"test {label(metric)}", shown)
 

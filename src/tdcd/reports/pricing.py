@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from tdcd.core.ledger import Ledger, Rows, Sharing, Traffic, times_asked
+from tdcd.core.ledger import Ledger, Rows, Sharing, Traffic, gradient_requests
 from tdcd.core.seeds import derive
 from tdcd.costs import Costs
 from tdcd.errors import JobError, RunError, nearest
@@ -57,10 +57,10 @@ def times(run: RunFiles, costs: Costs, sharing: Sharing | None = None) -> list[f
     down, across = costs.client_latency * costs.t_comm, costs.hub_latency * costs.t_comm
     features = [silo["name"] for silo in run.federation["silos"] if silo["features"]]
     features += run.federation.get("peers", [])  # the run of one hub
-    keeper, asked = _asking(run, sharing)
-    if keeper and set(features) - {keeper}:
+    label_holder, asked = _label_holder_of(run, sharing)
+    if label_holder and set(features) - {label_holder}:
         trips = (1 + 2 * asked) * down + asked * across
-        if asked > 1 and keeper in features:  # the second question may have to wait for the keeper's own steps
+        if asked > 1 and label_holder in features:  # the second question may have to wait for the keeper's own steps
             trips += max(0.0, (steps - 1) * costs.step - across)
     else:
         trips = 2 * down + (across if len(features) > 1 else 0.0)
@@ -108,16 +108,18 @@ class _Clocks:
     def _asked(self, rows: Mapping[str, Rows]) -> None:
         """Let the rest of a round pass in which one silo answers for the labels."""
         ledger, now = self._ledger, self.now
-        keeper = ledger.keeper or ""
-        batch, last = int(rows[keeper].sum()), ledger.asked - 1
-        askers = [silo for silo in ledger.blocks if silo != keeper]
+        label_holder = ledger.label_holder or ""
+        batch, last = int(rows[label_holder].sum()), ledger.asked - 1
+        askers = [silo for silo in ledger.blocks if silo != label_holder]
         for turn in range(ledger.asked):
             arrived = max(now[silo] for silo in askers) + self._exchange(2 * len(askers) * batch)
             questions = len(askers) if turn else 1
-            answered = max(arrived, now[keeper]) + self._trip(rows[keeper], 2 * questions, 0)
-            now[keeper] = answered
-            if turn == 0 and keeper in ledger.blocks:
-                now[keeper] += self._trip(rows[keeper], 0, ledger.blocks[keeper], self._paces[keeper])
+            answered = max(arrived, now[label_holder]) + self._trip(rows[label_holder], 2 * questions, 0)
+            now[label_holder] = answered
+            if turn == 0 and label_holder in ledger.blocks:
+                now[label_holder] += self._trip(
+                    rows[label_holder], 0, ledger.blocks[label_holder], self._paces[label_holder]
+                )
             for silo in askers:
                 back = (1, ledger.blocks[silo]) if turn == last else (2, 0)
                 now[silo] = answered + self._trip(rows[silo], *back, self._paces[silo] / ledger.asked)
@@ -140,7 +142,7 @@ def traffic_by_round(run: RunFiles, sharing: Sharing | None = None) -> list[Traf
     return [rosters.ledger.traffic(rows) for rows in _rows_by_round(run, rosters)]
 
 
-def _asking(run: RunFiles, sharing: Sharing | None) -> tuple[str | None, int]:
+def _label_holder_of(run: RunFiles, sharing: Sharing | None) -> tuple[str | None, int]:
     """Return the silo that keeps the labels, if one does, and how often it is asked in a round.
 
     Raises:
@@ -151,7 +153,7 @@ def _asking(run: RunFiles, sharing: Sharing | None) -> tuple[str | None, int]:
         return None, 1
     if run.label_silo is None:
         raise JobError(f"{run.path}: its job does not say which silo has the labels (labels.silo)")
-    return run.label_silo, times_asked(sharing, _steps(run))
+    return run.label_silo, gradient_requests(sharing, _steps(run))
 
 
 def _rows_by_round(run: RunFiles, rosters: "Rosters") -> Iterator[Mapping[str, Rows]]:
@@ -199,13 +201,13 @@ def rosters_of(run: RunFiles, sharing: Sharing | None = None) -> Rosters:
         raise RunError(f"{file}: damaged: {error}") from error
     try:
         silos = [str(silo["name"]) for silo in run.federation["silos"]]
-        keeper, asked = _asking(run, sharing)
+        label_holder, asked = _label_holder_of(run, sharing)
         ledger = Ledger(
             owners={silo: tensors[f"owner/{silo}"] for silo in silos},
             clients={silo: len(names[silo]) for silo in silos},
             blocks={s["name"]: int(s["block_bytes"]) for s in run.federation["silos"] if s["features"]},
             row=int(run.federation["embedding_bytes"]),
-            keeper=keeper if keeper in silos else None,  # the run of one hub does not know the others
+            label_holder=label_holder if label_holder in silos else None,  # the run of one hub does not know the others
             asked=asked,
         )
         clients = {silo: tuple(names[silo]) for silo in silos}

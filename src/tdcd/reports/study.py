@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcd.costs import T_COMM, Costs
-from tdcd.errors import JobError, RunError, listed
+from tdcd.errors import JobError, RunError, join_names
 from tdcd.files import check_run, flat
 from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.pricing import check_speeds, times
-from tdcd.reports.words import WAYS, label, mean, metric_of, spoken
+from tdcd.reports.words import WAYS, label, mean, metric_of, speak
 
 Array = npt.NDArray[np.float64]
 LOWER = {"loss", "mse"}
@@ -87,11 +87,11 @@ class Line:
     @property
     def full(self) -> str:
         """A label that also tells what all lines of its picture have in common."""
-        words = [] if self.variant == "federation" else [spoken(self.variant)]
+        words = [] if self.variant == "federation" else [speak(self.variant)]
         return ", ".join([*words, *(setting(axis, value) for axis, value in self.values.items())]) or self.label
 
     @property
-    def shown(self) -> tuple[RunFiles, ...]:
+    def visible_runs(self) -> tuple[RunFiles, ...]:
         """The runs that have been evaluated and did not diverge: means are over these."""
         return tuple(run for run in self.runs if run.history and run.result.get("status") != "diverged")
 
@@ -110,7 +110,7 @@ class Line:
 
         Runs that are under way are shown as far as all have come; one that stopped early stays where it stopped.
         """
-        runs = [run for run in self.shown if all(measure.of(line) is not None for line in run.history)]
+        runs = [run for run in self.visible_runs if all(measure.of(line) is not None for line in run.history)]
         if not runs:
             nothing = np.empty(0)
             return Band(nothing, nothing, nothing, nothing)
@@ -128,23 +128,23 @@ class Line:
 
     def finals(self, measure: Measure) -> list[float]:
         """Return what each run ended with."""
-        return _known(measure.of(run.final) for run in self.shown)
+        return _known(measure.of(run.final) for run in self.visible_runs)
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
         """Return what each run ended with, by its seed."""
-        ends = {int(run.job["training"]["seed"]): measure.of(run.final) for run in self.shown}
+        ends = {int(run.job["training"]["seed"]): measure.of(run.final) for run in self.visible_runs}
         return {seed: end for seed, end in ends.items() if end is not None}
 
     def bests(self, measure: Measure) -> list[float]:
         """Return the best value of each run at any of its evaluations."""
-        found = [_known(measure.of(line) for line in run.history) for run in self.shown]
-        return [measure.best(values) for values in found if values]
+        parts = [_known(measure.of(line) for line in run.history) for run in self.visible_runs]
+        return [measure.best(values) for values in parts if values]
 
     def reached(self, measure: Measure, target: float) -> list[int | None]:
         """Return the place in each run's history where it first is at least as good as a target."""
         return [
             next((index for index, line in enumerate(run.history) if measure.good(line, target)), None)
-            for run in self.shown
+            for run in self.visible_runs
         ]
 
     def times_to(self, measure: Measure, target: float, costs: Costs) -> list[float] | None:
@@ -152,14 +152,16 @@ class Line:
         places = self.reached(measure, target)
         if not places or self.diverged:
             return None
-        found = [times(run, costs)[place] for run, place in zip(self.shown, places, strict=True) if place is not None]
-        return found if len(found) == len(places) else None
+        parts = [
+            times(run, costs)[place] for run, place in zip(self.visible_runs, places, strict=True) if place is not None
+        ]
+        return parts if len(parts) == len(places) else None
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a run sent by direction, the mean over seeds; nothing is sent in one place."""
-        if not self.shown or self.shown[0].in_one_place:
+        if not self.visible_runs or self.visible_runs[0].in_one_place:
             return dict.fromkeys(WAYS, 0.0)
-        return {way: mean([run.history[-1]["traffic"][way] for run in self.shown]) for way in WAYS}
+        return {way: mean([run.history[-1]["traffic"][way] for run in self.visible_runs]) for way in WAYS}
 
 
 @dataclass(frozen=True)
@@ -173,13 +175,13 @@ class Panel:
 
     def target(self, measure: Measure) -> float | None:
         """Return a value, in two digits, that every run of every line reaches, but none has from the beginning."""
-        runs = [run for line in self.lines for run in line.shown]
+        runs = [run for line in self.lines for run in line.visible_runs]
         bests = [value for line in self.lines for value in line.bests(measure)]
         if not bests or len(bests) < len(runs):
             return None
         worst = max(bests) if measure.lower else min(bests)
-        found = _two_digits(worst, up=measure.lower)
-        return None if any(measure.good(run.history[0], found) for run in runs) else found
+        result = _two_digits(worst, up=measure.lower)
+        return None if any(measure.good(run.history[0], result) for run in runs) else result
 
 
 @dataclass(frozen=True)
@@ -207,10 +209,10 @@ class Study:
     @property
     def lines(self) -> tuple[Line, ...]:
         """Every line once, the baselines last."""
-        found = [line for panel in self.panels for line in panel.lines]
-        found += [line for panel in self.panels for line in panel.baselines]
+        parts = [line for panel in self.panels for line in panel.lines]
+        parts += [line for panel in self.panels for line in panel.baselines]
         distinct: dict[str, Line] = {}
-        for line in found:
+        for line in parts:
             distinct.setdefault(self.name_of(line), line)
         return tuple(distinct.values())
 
@@ -238,10 +240,10 @@ class Study:
         """The value of the metric to reach: what somebody asked for, or in a sweep one that all lines reach."""
         if self.wanted is not None or not self.sweep:
             return self.wanted
-        found = [self.target(panel) for panel in self.panels]
-        known = [value for value in found if value is not None]
+        parts = [self.target(panel) for panel in self.panels]
+        known = [value for value in parts if value is not None]
         easiest = max if self.measure.lower else min
-        return easiest(known) if known and len(known) == len(found) else None
+        return easiest(known) if known and len(known) == len(parts) else None
 
 
 def is_sweep(path: Path) -> bool:
@@ -268,8 +270,8 @@ def read_study(
     try:
         return _read_study([Path(path) for path in paths], metric, t_comm, target, costs)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        told = listed(paths)
-        raise RunError(f"{told}: a file of it is damaged: {type(error).__name__}: {error}") from error
+        text = join_names(paths)
+        raise RunError(f"{text}: a file of it is damaged: {type(error).__name__}: {error}") from error
 
 
 def _read_study(
@@ -306,7 +308,7 @@ def _read_study(
     if not any(run.history for run in runs):
         tried = [line for panel in panels for line in panel.lines if line.tried]
         why = "; every rate diverged, so try smaller ones" if tried and all(line.rate is None for line in tried) else ""
-        raise RunError(f"{listed(paths)}: no run of it has begun{why}")
+        raise RunError(f"{join_names(paths)}: no run of it has begun{why}")
     priced = stored.under(costs)
     check_speeds(priced, runs)
     return Study(
@@ -337,15 +339,15 @@ def _lines(path: Path, plan: Mapping[str, Any]) -> tuple[list[Line], list[Line]]
     """Return the lines of a sweep's grid and those of its baselines, as far as they have begun."""
     grid: list[Line] = []
     baselines: list[Line] = []
-    for told in plan["combinations"]:
-        places = [path / run["path"] for run in told["runs"]]
-        runs = tuple(read_run(p, told["variant"]) for p in places if (p / "job.toml").exists())
-        if not runs and not _hopeless(told):
+    for text in plan["combinations"]:
+        places = [path / run["path"] for run in text["runs"]]
+        runs = tuple(read_run(p, text["variant"]) for p in places if (p / "job.toml").exists())
+        if not runs and not _hopeless(text):
             continue
-        tried = {trial["rate"]: trial["loss"] for trial in told["trials"]} or None
-        line = Line("", told["variant"], told["values"], runs, told["rate"], tried)
+        tried = {trial["rate"]: trial["loss"] for trial in text["trials"]} or None
+        line = Line("", text["variant"], text["values"], runs, text["rate"], tried)
         line = replace(line, label=line.full or "federation")
-        (grid if told["variant"] == "federation" else baselines).append(line)
+        (grid if text["variant"] == "federation" else baselines).append(line)
     return grid, baselines
 
 
@@ -371,12 +373,12 @@ def _panels(grid: Sequence[Line], baselines: Sequence[Line], varied: str) -> tup
 
 def _baselines(lines: Iterable[Line], varied: str) -> list[Line]:
     """Name baselines within a panel."""
-    found = []
+    result = []
     for line in lines:
-        word = spoken(line.variant)
-        told = f"{word}, {setting(varied, line.values[varied])}" if varied in line.values else word
-        found.append(replace(line, label=told))
-    return found
+        word = speak(line.variant)
+        text = f"{word}, {setting(varied, line.values[varied])}" if varied in line.values else word
+        result.append(replace(line, label=text))
+    return result
 
 
 def setting(axis: str, value: Any) -> str:
@@ -393,7 +395,7 @@ def _measure(metric: str | None, runs: Sequence[RunFiles]) -> Measure:
         preferred = metric_of(runs[0].federation["loss"], known)
         return Measure(part, preferred)
     if metric not in known:
-        raise RunError(f"metric: '{metric}' was not measured; there is {listed(sorted(known), 10)}")
+        raise RunError(f"metric: '{metric}' was not measured; there is {join_names(sorted(known), 10)}")
     return Measure(part, metric)
 
 

@@ -11,7 +11,7 @@ SHOWN = 12
 Point = tuple[float, float]
 
 
-def topology(silos: Sequence[Mapping[str, Any]], keeper: str | None = None) -> str:
+def topology(silos: Sequence[Mapping[str, Any]], label_holder: str | None = None) -> str:
     """Draw silos (as federation.json has them) as an ``<svg>`` element.
 
     Where one keeps the labels, only its hub talks to the others.
@@ -24,7 +24,7 @@ def topology(silos: Sequence[Mapping[str, Any]], keeper: str | None = None) -> s
     names = [silo["name"] for silo in silos]
     for index, hub in enumerate(hubs):
         for number, other in enumerate(hubs[index + 1 :], start=index + 1):
-            if keeper is None or keeper in (names[index], names[number]):
+            if label_holder is None or label_holder in (names[index], names[number]):
                 edges.append(_edge("peer", hub, other))
     for index, (silo, hub) in enumerate(zip(silos, hubs, strict=True)):
         clients = silo["clients"][:SHOWN]
@@ -32,7 +32,7 @@ def topology(silos: Sequence[Mapping[str, Any]], keeper: str | None = None) -> s
         points += places
         for place, client in zip(places, clients, strict=True):
             edges.append(_edge("spoke", hub, place))
-            dots.append(_dot("client", place, 4 + 7 * sqrt(client["rows"] / largest), _told(client)))
+            dots.append(_dot("client", place, 4 + 7 * sqrt(client["rows"] / largest), _describe_client(client)))
         dots.append(_dot("hub", hub, 15, silo["name"]))
         count = len(silo["clients"])
         if crowded:
@@ -41,9 +41,9 @@ def topology(silos: Sequence[Mapping[str, Any]], keeper: str | None = None) -> s
             words.append(_word("small", hub, 46, f"{count} client{'s' if count != 1 else ''}"))
             words.append(_word("", hub, 31, silo["name"]))
     total = sum(len(silo["clients"]) for silo in silos)
-    told = f"{len(silos)} hubs joined with each other, {total} clients around them"
+    text = f"{len(silos)} hubs joined with each other, {total} clients around them"
     return (
-        f'<svg class="topology" viewBox="{_box(points)}" role="img" aria-label="{told}">'
+        f'<svg class="topology" viewBox="{_box(points)}" role="img" aria-label="{text}">'
         f"{''.join(edges)}{''.join(dots)}{''.join(words)}</svg>"
     )
 
@@ -83,8 +83,8 @@ def _edge(kind: str, start: Point, end: Point) -> str:
     return f'<path class="{kind}" d="M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"/>'
 
 
-def _dot(kind: str, place: Point, radius: float, told: str) -> str:
-    title = f"<title>{escape(told)}</title>"
+def _dot(kind: str, place: Point, radius: float, log: str) -> str:
+    title = f"<title>{escape(log)}</title>"
     return f'<circle class="{kind}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="{radius:.1f}">{title}</circle>'
 
 
@@ -92,5 +92,5 @@ def _word(kind: str, place: Point, below: float, text: str) -> str:
     return f'<text class="{kind}" x="{place[0]:.1f}" y="{place[1] + below:.1f}">{escape(text)}</text>'
 
 
-def _told(client: Mapping[str, Any]) -> str:
+def _describe_client(client: Mapping[str, Any]) -> str:
     return f"{client['name']}: {client['rows']} rows"

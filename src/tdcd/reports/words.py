@@ -25,7 +25,7 @@ def metric_of(loss: str, measured: Collection[str]) -> str:
     return preferred if preferred in measured else "loss"
 
 
-def spoken(variant: str) -> str:
+def speak(variant: str) -> str:
     """Return what a variant is called."""
     return "one tier" if variant == "one-tier" else variant
 
@@ -76,8 +76,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
-def told(value: Any) -> str:
+def format_setting(value: Any) -> str:
     """Write a setting."""
     if isinstance(value, Mapping):
-        return " ".join(told(part) for part in value.values())
-    return (", ".join(map(told, value)) or "none") if isinstance(value, list) else str(value)
+        return " ".join(format_setting(part) for part in value.values())
+    return (", ".join(map(format_setting, value)) or "none") if isinstance(value, list) else str(value)

@@ -33,7 +33,7 @@ from torch import Tensor
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks
 from tdcd.core.topology import Roster
-from tdcd.errors import RunError, listed
+from tdcd.errors import RunError, join_names
 from tdcd.files import append, check_no_run, check_run, flat, read_lines, write_atomically, write_json
 from tdcd.training.environment import environment
 from tdcd.training.result import Evaluation
@@ -76,13 +76,13 @@ class RunDirectory:
         self._earlier = path / "earlier.safetensors" if two else None
 
     @property
-    def together(self) -> bool:
+    def is_hub(self) -> bool:
         """Whether it is a hub's: hubs go on together, perhaps after an earlier round than this one has reached."""
         return self._earlier is not None
 
     @classmethod
     @contextmanager
-    def opened(cls, path: Path, job: Mapping[str, Any], *, resume: bool, two: bool = False) -> Iterator["RunDirectory"]:
+    def open(cls, path: Path, job: Mapping[str, Any], *, resume: bool, two: bool = False) -> Iterator["RunDirectory"]:
         """Open a directory for a run that nobody else writes to meanwhile.
 
         Args:
@@ -117,15 +117,15 @@ class RunDirectory:
 
         What an earlier session recorded after that round is forgotten: it will happen again.
         """
-        found = read_history(self._history)
-        if not self.together and not self.rounds() and any(evaluation.round > 0 for evaluation in found):
+        result = read_history(self._history)
+        if not self.is_hub and not self.rounds() and any(evaluation.round > 0 for evaluation in result):
             raise RunError(
                 f"{self._checkpoint}: missing, though {self._history.name} has rounds; put it back, or start a new run"
             )
-        kept = [evaluation for evaluation in found if evaluation.round <= up_to]
+        kept = [evaluation for evaluation in result if evaluation.round <= up_to]
         lost = sorted(set(due) - {evaluation.round for evaluation in kept})
         if lost:
-            raise RunError(f"{self._history}: damaged: it lacks the evaluations after round {listed(lost)}")
+            raise RunError(f"{self._history}: damaged: it lacks the evaluations after round {join_names(lost)}")
         return kept
 
     def rewrite(self, history: Iterable[Evaluation]) -> None:
@@ -158,7 +158,7 @@ class RunDirectory:
         for number, batch in enumerate(batches, start=1):
             tensors[f"batch/{number}"] = batch
         names = {silo: list(roster.clients) for silo, roster in rosters.items()}
-        write_atomically(self.path / "rosters.safetensors", _packed(tensors, {"clients": json.dumps(names)}))
+        write_atomically(self.path / "rosters.safetensors", _pack(tensors, {"clients": json.dumps(names)}))
 
     def record(self, evaluation: Evaluation) -> None:
         """Append an evaluation to the history; it is on the disk before a checkpoint can follow it."""
@@ -178,14 +178,14 @@ class RunDirectory:
         if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != checkpoint.round:
             write_atomically(self._earlier, self._checkpoint.read_bytes())
         tensors = _flat("block", checkpoint.blocks) | _flat("memory", checkpoint.memory)
-        write_atomically(self._checkpoint, _packed(tensors, {"tdcd": json.dumps(state)}))
+        write_atomically(self._checkpoint, _pack(tensors, {"tdcd": json.dumps(state)}))
 
     def forget_after(self, round_: int) -> None:
         """Remove the checkpoints of later rounds: they will happen again, perhaps not in the same way."""
-        found = self._checkpoints()
-        if not self._earlier or all(number <= round_ for number in found):
+        result = self._checkpoints()
+        if not self._earlier or all(number <= round_ for number in result):
             return
-        if round_ in found:
+        if round_ in result:
             self._earlier.replace(self._checkpoint)
         else:
             self._earlier.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ class RunDirectory:
         path, state = self.path / BEST, {"round": best.round, "silos": list(best.blocks)}
         if path.exists() and (before := _best_state(path)["round"]) != best.round:
             path.replace(path.with_stem(f"{path.stem}-{before}"))
-        write_atomically(path, _packed(_flat("block", best.blocks), {"tdcd": json.dumps(state)}))
+        write_atomically(path, _pack(_flat("block", best.blocks), {"tdcd": json.dumps(state)}))
         bests = sorted(self._bests())
         back = [*self.rounds(), best.round]
         needed = {a for a, b in pairwise(bests) if any(a <= number <= b for number in back)}
@@ -207,8 +207,8 @@ class RunDirectory:
         path = self._bests().get(number)
         if path is None:
             return None
-        state, (tensors, _) = _best_state(path), _unpacked(path)
-        return Kept(number, _nested("block", tensors, state["silos"]))
+        state, (tensors, _) = _best_state(path), _unpack(path)
+        return Kept(number, _nest("block", tensors, state["silos"]))
 
     def forget_bests(self, but: Collection[int]) -> None:
         """Remove the best weights of all rounds but some."""
@@ -222,8 +222,8 @@ class RunDirectory:
 
     def load(self, round_: int | None = None) -> Checkpoint | None:
         """Read the checkpoint of a round, or the newest; a run that was stopped before its first has none."""
-        found = self._checkpoints()
-        file = found.get(max(found, default=0) if round_ is None else round_)
+        result = self._checkpoints()
+        file = result.get(max(result, default=0) if round_ is None else round_)
         return self._read(file) if file else None
 
     def _checkpoints(self) -> dict[int, Path]:
@@ -242,12 +242,12 @@ class RunDirectory:
 
     def _read(self, file: Path) -> Checkpoint:
         number, state = self._state(file)
-        tensors, _ = _unpacked(file)
+        tensors, _ = _unpack(file)
         try:
             return Checkpoint(
                 round=number,
-                blocks=_nested("block", tensors, state["silos"]),
-                memory=_nested("memory", tensors, state["memory"]),
+                blocks=_nest("block", tensors, state["silos"]),
+                memory=_nest("memory", tensors, state["memory"]),
                 seconds=float(state["seconds"]),
                 traffic=Traffic(**{str(way): int(sent) for way, sent in state["traffic"].items()}),
                 inputs=dict(state["inputs"]),
@@ -294,7 +294,7 @@ def save_blocks(directory: Path, blocks: Blocks) -> None:
     except OSError as error:
         raise RunError(f"{directory}: cannot be made: {error.strerror}") from error
     for silo, block in blocks.items():
-        write_atomically(directory / f"{silo}.safetensors", _packed(block, {"silo": silo}))
+        write_atomically(directory / f"{silo}.safetensors", _pack(block, {"silo": silo}))
 
 
 def load_blocks(directory: Path | str) -> dict[str, Block]:
@@ -302,18 +302,18 @@ def load_blocks(directory: Path | str) -> dict[str, Block]:
     files = sorted(Path(directory, "blocks").glob("*.safetensors"))
     if not files:
         raise RunError(f"{directory}: no blocks there (blocks/SILO.safetensors)")
-    return {file.stem: _unpacked(file)[0] for file in files}
+    return {file.stem: _unpack(file)[0] for file in files}
 
 
 def read_history(path: Path) -> list[Evaluation]:
     """Read a run's history; its last line may be half written."""
-    found: list[Evaluation] = []
+    result: list[Evaluation] = []
     for number, line in enumerate(read_lines(path) if path.exists() else [], start=1):
         try:
-            found.append(Evaluation.from_dict(line))
+            result.append(Evaluation.from_dict(line))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise RunError(f"{path}: line {number} is damaged: {error}") from error
-    return found
+    return result
 
 
 def stored_job(path: Path) -> dict[str, Any]:
@@ -340,12 +340,12 @@ def sessions(path: Path) -> list[dict[str, Any]]:
     """Read the environments of a run's sessions, the first one first."""
     file = path / "environment.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        result = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{file}: damaged: {error}") from error
-    if not isinstance(found, list) or not found or not all(isinstance(entry, dict) for entry in found):
+    if not isinstance(result, list) or not result or not all(isinstance(entry, dict) for entry in result):
         raise RunError(f"{file}: damaged: it is no list of sessions")
-    return found
+    return result
 
 
 def more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
@@ -369,7 +369,7 @@ def _flat(what: str, blocks: Mapping[str, Mapping[str, Tensor]]) -> Block:
     return {f"{what}/{silo}/{name}": t for silo, block in blocks.items() for name, t in block.items()}
 
 
-def _nested(what: str, tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
+def _nest(what: str, tensors: Block, silos: Iterable[str]) -> dict[str, Block]:
     blocks: dict[str, dict[str, Tensor]] = {silo: {} for silo in silos}
     for key, tensor in tensors.items():
         kind, silo, name = key.split("/", 2)
@@ -390,7 +390,7 @@ def _smallest(numbers: Tensor) -> Tensor:
     )
 
 
-def _packed(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:
+def _pack(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:
     return safetensors.torch.save({name: t.contiguous() for name, t in dict(tensors).items()}, metadata)
 
 
@@ -402,7 +402,7 @@ def _metadata(path: Path) -> dict[str, str]:
         raise RunError(f"{path}: damaged, cannot be read: {error}") from error
 
 
-def _unpacked(path: Path) -> tuple[Block, dict[str, str]]:
+def _unpack(path: Path) -> tuple[Block, dict[str, str]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from tdcd.core.labels import Defence
+from tdcd.core.labels import GradientPrivatizer
 from tdcd.core.ledger import Sharing
 from tdcd.strict import Strict
 
@@ -35,14 +35,14 @@ class Labels(Strict):
         return self.sharing in ("exact", "stale")
 
     @property
-    def keeper(self) -> str | None:
+    def label_holder(self) -> str | None:
         """The silo that keeps them, if one does."""
         return self.silo if self.kept else None
 
     @property
-    def defence(self) -> Defence | None:
+    def privatizer(self) -> GradientPrivatizer | None:
         """What is done to what is told."""
-        return Defence(self.clip, self.noise) if self.clip is not None else None
+        return GradientPrivatizer(self.clip, self.noise) if self.clip is not None else None
 
     @model_validator(mode="after")
     def _consistent(self) -> "Labels":

@@ -9,12 +9,12 @@ from typing import Any, Literal, Protocol
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.data.splits import Part
-from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, listed
+from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
 from tdcd.training.directory import BEST, Checkpoint, Kept, RunDirectory
-from tdcd.training.momentum import Memory, carried
+from tdcd.training.momentum import Memory, apply_momentum
 from tdcd.training.result import Evaluation
 from tdcd.training.settings import Settings
-from tdcd.training.setup import check_finite, fitted
+from tdcd.training.setup import check_finite, fit_blocks
 
 GROWTH = 1e6
 """A training loss that many times the first, and 1, is as good as infinite."""
@@ -138,7 +138,7 @@ class Loop:
     def _complete(self) -> bool:
         """Tell whether a hub has all that the training ends with, though it does not reach the others any more."""
         assert self.directory  # noqa: S101
-        if not self.directory.together or not (rounds := self.directory.rounds()):
+        if not self.directory.is_hub or not (rounds := self.directory.rounds()):
             return False
         self._take_up(rounds[-1], again=False)
         measured = self.history and self.history[-1].round == self.state.done
@@ -172,7 +172,7 @@ class Loop:
             raise
         except DivergedError:
             if self.directory and (good := self.directory.load()):
-                self.state = State(good.round, fitted(good.blocks, self._like, "checkpoint"), good.traffic)
+                self.state = State(good.round, fit_blocks(good.blocks, self._like, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
         self._finish("finished", confirmed=confirmed)
@@ -191,9 +191,9 @@ class Loop:
             changed = [name for name, digest in self.inputs.items() if checkpoint.inputs.get(name) != digest]
             changed += sorted(set(checkpoint.inputs) - set(self.inputs))
             if changed:
-                raise RunError(f"{where}: not what it was started with: {listed(changed)}; start a new run")
+                raise RunError(f"{where}: not what it was started with: {join_names(changed)}; start a new run")
             file = str(where / "checkpoint.safetensors")
-            blocks = fitted(checkpoint.blocks, self._like, file)
+            blocks = fit_blocks(checkpoint.blocks, self._like, file)
             check_finite(blocks, self.networks, f"{file}: ")
             memory = {
                 silo: {name: tensor.to(self._like[silo][name]) for name, tensor in block.items()}
@@ -204,10 +204,10 @@ class Loop:
         self.directory.forget_after(start)
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
         last = self.state.done if checkpoint else -1
-        if self.directory.together and again:
+        if self.directory.is_hub and again:
             last = self.state.done - 1
-        found = self.directory.history(last, due)
-        self.history = [line for line in found if self._due(line.round)]  # a shorter run may have ended in between
+        result = self.directory.history(last, due)
+        self.history = [line for line in result if self._due(line.round)]  # a shorter run may have ended in between
         self.best = self._best_so_far()
         self.directory.forget_bests({self.best.round} if self.best else set())
 
@@ -219,7 +219,7 @@ class Loop:
             return None
         best = self.directory.load_best(rounds[-1])
         if best:
-            return replace(best, blocks=fitted(best.blocks, self._like, str(self.directory.path / BEST)))
+            return replace(best, blocks=fit_blocks(best.blocks, self._like, str(self.directory.path / BEST)))
         if rounds[-1] != self.state.done:
             raise RunError(
                 f"{self.directory.path}: the weights of round {rounds[-1]}, the best so far, are missing (best*."
@@ -255,7 +255,7 @@ class Loop:
         number = self.state.done + 1
         averaged, sent = self.party.round(self.state.blocks, number)
         before, memory = self.state.blocks, self.state.memory
-        blocks, memory = carried(self.settings, self.networks, before, averaged, memory, number)
+        blocks, memory = apply_momentum(self.settings, self.networks, before, averaged, memory, number)
         broken = self._not_finite(blocks)
         if broken:
             raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
@@ -272,7 +272,7 @@ class Loop:
             return False
         measures, verdict = self.party.measured(self.state.blocks, self._judged)
         train, validation, test = (measures[part] for part in Part)
-        found = Evaluation(
+        result = Evaluation(
             round=done,
             iteration=done * self.settings.local_steps,
             seconds=round(self._seconds(), 3),
@@ -283,30 +283,30 @@ class Loop:
             better=verdict == "better",
         )
         if verdict == "diverged":
-            raise self._diverged(self._trouble(measures) or "the hub where the labels are says so", done)
-        if self.settings.keep == "best" and found.better:
+            raise self._diverged(self._why_not(measures) or "the hub where the labels are says so", done)
+        if self.settings.keep == "best" and result.better:
             best = Kept(done, self.state.blocks)
             if self.directory:  # before its line in the history, which never tells of weights that are not there
                 self.directory.save_best(best)
             self.best = best
-        self.history.append(found)
+        self.history.append(result)
         if self.directory:
-            self.directory.record(found)
-        self.observer.evaluated(found)
+            self.directory.record(result)
+        self.observer.evaluated(result)
         return True
 
     def _judged(self, measures: Measures) -> Verdict:
         """Judge an evaluation against those before it."""
-        if self._trouble(measures):
+        if self._why_not(measures):
             return "diverged"
         before = [line.validation["loss"] for line in self.history if line.validation]
         return "better" if measures[Part.VALIDATION].get("loss", inf) < min(before, default=inf) else "worse"
 
-    def _trouble(self, measures: Measures) -> str:
+    def _why_not(self, measures: Measures) -> str:
         """Tell if losses are no longer finite, or as good as that."""
-        for part, found in measures.items():
-            if not isfinite(found.get("loss", 0.0)):
-                return f"the {'training' if part == Part.TRAIN else part.word} loss is {found['loss']}"
+        for part, result in measures.items():
+            if not isfinite(result.get("loss", 0.0)):
+                return f"the {'training' if part == Part.TRAIN else part.word} loss is {result['loss']}"
         loss = measures[Part.TRAIN].get("loss", 0.0)
         first = self.history[0].train.get("loss", loss) if self.history else loss
         return f"the training loss grew from {first:.4g} to {loss:.4g}" if loss > GROWTH * max(first, 1.0) else ""

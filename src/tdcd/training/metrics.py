@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
-from tdcd.core.streams import untouched_random
+from tdcd.core.streams import preserve_random
 from tdcd.errors import ModelError
 
 METRICS = {
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 def scikit_learn() -> Any:
     """Return scikit-learn's metrics."""
-    with untouched_random():
+    with preserve_random():
         from sklearn import metrics
     return metrics
 
@@ -35,56 +35,56 @@ def scikit_learn() -> Any:
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels."""
     scores, labels = scores.cpu(), labels.cpu()
-    found = {"loss": float(objective.losses(scores.double(), as_double(labels)).mean())}
+    record = {"loss": float(objective.losses(scores.double(), as_double(labels)).mean())}
     y = labels.numpy()
     predicted = objective.predictions(scores).numpy()
     if isinstance(objective, CrossEntropy):
-        found |= _classes(scores, y, predicted)
+        record |= _classes(scores, y, predicted)
     elif isinstance(objective, BinaryCrossEntropy):
-        found |= _binary(scores[:, 0].double().numpy(), y.astype(np.int64), predicted)
+        record |= _binary(scores[:, 0].double().numpy(), y.astype(np.int64), predicted)
     elif isinstance(objective, SquaredError):
-        found |= _regression(y.astype(np.float64), predicted.astype(np.float64))
+        record |= _regression(y.astype(np.float64), predicted.astype(np.float64))
     else:
         raise ModelError(f"no metrics are known for the loss {type(objective).__name__}")
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in record.items()}
 
 
 def _classes(scores: Tensor, y: Array, predicted: Array) -> dict[str, float]:
     metrics = scikit_learn()
-    found = {
+    result = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, average="macro", zero_division=0),
     }
     classes = scores.shape[1]
     if classes > 5:
         best = scores.topk(5, dim=1).indices.numpy()
-        found["top5"] = float((best == y[:, np.newaxis]).any(1).mean())
+        result["top5"] = float((best == y[:, np.newaxis]).any(1).mean())
     if len(np.unique(y)) == classes:
         probabilities = scores.double().softmax(-1).numpy()
         hot = np.eye(classes, dtype=np.int64)[y]
-        found["auroc"] = metrics.roc_auc_score(hot, probabilities, average="macro")
-        found["auprc"] = metrics.average_precision_score(hot, probabilities, average="macro")
-    return found
+        result["auroc"] = metrics.roc_auc_score(hot, probabilities, average="macro")
+        result["auprc"] = metrics.average_precision_score(hot, probabilities, average="macro")
+    return result
 
 
 def _binary(logits: Array, y: Array, predicted: Array) -> dict[str, float]:
     metrics = scikit_learn()
-    found = {
+    result = {
         "accuracy": metrics.accuracy_score(y, predicted),
         "f1": metrics.f1_score(y, predicted, zero_division=0),
     }
     if len(np.unique(y)) == 2:
-        found["auroc"] = metrics.roc_auc_score(y, logits)
-        found["auprc"] = metrics.average_precision_score(y, logits)
-    return found
+        result["auroc"] = metrics.roc_auc_score(y, logits)
+        result["auprc"] = metrics.average_precision_score(y, logits)
+    return result
 
 
 def _regression(y: Array, predicted: Array) -> dict[str, float]:
     metrics = scikit_learn()
-    found = {"mse": metrics.mean_squared_error(y, predicted)}
+    result = {"mse": metrics.mean_squared_error(y, predicted)}
     if len(y) > 1:
-        found["r2"] = metrics.r2_score(y, predicted)
-    return found
+        result["r2"] = metrics.r2_score(y, predicted)
+    return result
 
 
 def as_double(labels: Tensor) -> Tensor:

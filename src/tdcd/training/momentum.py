@@ -17,7 +17,7 @@ Memory = Mapping[str, Block]
 """Δ of every silo's trainable weights; nothing before the first round, and where momentum is not carried."""
 
 
-def carried(
+def apply_momentum(
     settings: Settings, networks: Mapping[str, Network], before: Blocks, averaged: Blocks, memory: Memory, number: int
 ) -> tuple[Blocks, Memory]:
     """Return the blocks after round ``number``, and the new memory, given those before and the clients' averages."""

@@ -11,11 +11,11 @@ from tdcd.compute.whole import embed_whole
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
-from tdcd.core.round import summed
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.round import sum_embeddings
+from tdcd.core.streams import borrow_stream
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
 
@@ -77,7 +77,7 @@ class Result:
     @property
     def final(self) -> Evaluation:
         """The evaluation of these weights."""
-        return next((found for found in self.history if found.round == self.kept), self.history[-1])
+        return next((result for result in self.history if result.round == self.kept), self.history[-1])
 
     @property
     def objective(self) -> Objective:
@@ -92,16 +92,16 @@ class Result:
         """Return the summed embeddings (M, E) of new samples; row i of every silo is the same sample."""
         missing = sorted(set(self.networks) - set(features))
         if missing:
-            raise DataError(f"predicting needs the features of every silo; missing: {listed(missing)}")
+            raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
         tensors = {silo: to_tensor(features[silo], f"silo '{silo}'").to(self.row_types[silo]) for silo in self.networks}
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
-        found = {}
+        record = {}
         for silo, network in self.networks.items():
-            with borrowed_stream(network.device):
-                found[silo] = embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
-        return summed(found).cpu()
+            with borrow_stream(network.device):
+                record[silo] = embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
+        return sum_embeddings(record).cpu()
 
     def predict(self, features: Mapping[str, ArrayLike]) -> Tensor:
         """Return the predicted classes (M,), or values (M, E) for a regression."""
@@ -113,6 +113,6 @@ class Result:
 
     def evaluate(self, samples: Samples) -> dict[str, float]:
         """Return the loss and the metrics on labelled samples."""
-        found = self.scores(samples.features)
-        labels = self.objective.prepare(samples.labels, found.shape[1], self.settings.dtype)
-        return measure(self.objective, found, labels)
+        result = self.scores(samples.features)
+        labels = self.objective.prepare(samples.labels, result.shape[1], self.settings.dtype)
+        return measure(self.objective, result, labels)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from tdcd.core.labels import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.objective import CrossEntropy
-from tdcd.core.streams import borrowed_stream
+from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Samples
-from tdcd.data.arrays import ArrayLike, shown, to_tensor
+from tdcd.data.arrays import ArrayLike, describe_value, to_tensor
 from tdcd.data.federation import Federation
-from tdcd.errors import DataError, JobError, ModelError, listed, nearest
+from tdcd.errors import DataError, JobError, ModelError, join_names, nearest
 from tdcd.models import ModelSpec, build
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings
@@ -35,11 +35,11 @@ class Setup:
     test: Samples | None
     width: int
     """E, the width of the embeddings."""
-    told: Mapping[str, str]
+    descriptions: Mapping[str, str]
     """Each silo's network in a few words."""
     private: PrivateLabels | None = None
     """The labels, if one silo keeps them and others need them."""
-    bare: tuple[str, ...] = ()
+    label_only: tuple[str, ...] = ()
     """Silos without features: their blocks are empty."""
 
 
@@ -73,12 +73,14 @@ def prepare(
     widths = {silo: width_of(silo, networks[silo], train.features[silo]) for silo in networks}
     if len(set(widths.values())) > 1:
         raise ModelError(
-            f"embedding widths differ between silos: {listed((f'{s} {w}' for s, w in widths.items()), most=16)}; "
+            f"embedding widths differ between silos: {join_names((f'{s} {w}' for s, w in widths.items()), most=16)}; "
             "the embeddings are added up, so every silo's network must end in the same number of outputs"
         )
     width = next(iter(widths.values()))
-    train = _labelled(train, width, settings).to(device)
-    validation, test = (_labelled(part, width, settings).to(device) if part else None for part in (validation, test))
+    train = _prepare_labels(train, width, settings).to(device)
+    validation, test = (
+        _prepare_labels(part, width, settings).to(device) if part else None for part in (validation, test)
+    )
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
     tasks = {
         silo: SiloTask(
@@ -95,14 +97,17 @@ def prepare(
         )
         for silo in federation.with_features
     }
-    told = {
-        silo: model.told() if isinstance(model, ModelSpec) else type(model).__name__ for silo, model in chosen.items()
+    record = {
+        silo: model.describe() if isinstance(model, ModelSpec) else type(model).__name__
+        for silo, model in chosen.items()
     }
     private = None
-    if labels.keeper and labels.sharing and set(tasks) - {labels.keeper}:
-        private = PrivateLabels(labels.keeper, labels.sharing, train.labels, objective, labels.defence, settings.seed)
-    bare = tuple(silo for silo in federation.silos if silo not in tasks)
-    return Setup(tasks, networks, train, validation, test, width, told, private, bare)
+    if labels.label_holder and labels.sharing and set(tasks) - {labels.label_holder}:
+        private = PrivateLabels(
+            labels.label_holder, labels.sharing, train.labels, objective, labels.privatizer, settings.seed
+        )
+    label_only = tuple(silo for silo in federation.silos if silo not in tasks)
+    return Setup(tasks, networks, train, validation, test, width, record, private, label_only)
 
 
 def check_labels(labels: Labels, federation: Federation) -> None:
@@ -123,18 +128,18 @@ def check_labels(labels: Labels, federation: Federation) -> None:
 def starting_blocks(
     networks: Mapping[str, Network],
     given: Mapping[str, Mapping[str, ArrayLike]] | None,
-    bare: Sequence[str] = (),
+    label_only: Sequence[str] = (),
 ) -> Blocks:
     """Return every hub's first block θ_j⁰: the networks' own weights, or those given; empty without features."""
-    blocks: Blocks = {silo: network.initial() for silo, network in networks.items()} | {silo: {} for silo in bare}
+    blocks: Blocks = {silo: network.initial() for silo, network in networks.items()} | {silo: {} for silo in label_only}
     if given is not None:
         tensors = {
             silo: {name: _weights(value, f"initial weights, silo '{silo}', '{name}'") for name, value in block.items()}
             for silo, block in given.items()
         }
-        for silo in bare:
+        for silo in label_only:
             tensors.setdefault(silo, {})
-        blocks = fitted(tensors, blocks, "initial weights")
+        blocks = fit_blocks(tensors, blocks, "initial weights")
     check_finite(blocks, networks, "")
     return blocks
 
@@ -151,15 +156,15 @@ def _weights(value: ArrayLike, what: str) -> Tensor:
     return to_tensor(np.atleast_1d(value), what).reshape(np.shape(value)) if not isinstance(value, Tensor) else value
 
 
-def fitted(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) -> Blocks:
+def fit_blocks(blocks: Mapping[str, Mapping[str, Tensor]], like: Blocks, what: str) -> Blocks:
     """Check that blocks have the silos, names and shapes of ``like`` and return them in its types."""
     if set(blocks) != set(like):
-        raise ModelError(f"{what}: they are for the silos {listed(blocks)}, the federation has {listed(like)}")
+        raise ModelError(f"{what}: they are for the silos {join_names(blocks)}, the federation has {join_names(like)}")
     result: dict[str, Block] = {}
     for silo, own in like.items():
         strange = sorted(set(blocks[silo]) ^ set(own))
         if strange:
-            raise ModelError(f"{what}, silo '{silo}': these weights are not in both: {listed(strange)}")
+            raise ModelError(f"{what}, silo '{silo}': these weights are not in both: {join_names(strange)}")
         for name, tensor in own.items():
             if blocks[silo][name].shape != tensor.shape:
                 raise ModelError(
@@ -181,12 +186,12 @@ def _one_each(models: Models, silos: tuple[str, ...]) -> Mapping[str, ModelSpec 
             raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
     missing = [silo for silo in silos if silo not in models]
     if missing:
-        raise ModelError(f"no model is given for silo {listed(missing)}")
+        raise ModelError(f"no model is given for silo {join_names(missing)}")
     for silo, model in models.items():
         if not isinstance(model, ModelSpec | nn.Module):
             raise ModelError(
                 f"silo '{silo}': a model is an nn.Module or a specification such as tdcd.models.MLP(hidden=[64]), "
-                f"not {shown(model)}"
+                f"not {describe_value(model)}"
             )
     return models
 
@@ -212,7 +217,7 @@ def width_of(silo: str, network: Network, rows: Tensor) -> int:
     """Embed two rows to see that the network works; return how wide its embedding is."""
     some = rows[:2].clone()
     try:
-        with torch.no_grad(), borrowed_stream(rows.device):
+        with torch.no_grad(), borrow_stream(rows.device):
             embedding = network(network.initial(), some, training=False)
     except Exception as error:
         hint = ""
@@ -239,7 +244,7 @@ def _like(train: Samples, part: Samples | None, name: str) -> Samples | None:
         return None
     missing = sorted(set(train.features) - set(part.features))
     if missing:
-        raise DataError(f"{name} set: no rows for silo {listed(missing)}")
+        raise DataError(f"{name} set: no rows for silo {join_names(missing)}")
     for silo, rows in train.features.items():
         if part.features[silo].shape[1:] != rows.shape[1:]:
             raise DataError(
@@ -249,7 +254,7 @@ def _like(train: Samples, part: Samples | None, name: str) -> Samples | None:
     return Samples({silo: part.features[silo].to(x.dtype) for silo, x in train.features.items()}, part.labels)
 
 
-def _labelled(samples: Samples, width: int, settings: Settings) -> Samples:
+def _prepare_labels(samples: Samples, width: int, settings: Settings) -> Samples:
     return Samples(samples.features, settings.objective.prepare(samples.labels, width, settings.dtype))
 
 
@@ -264,7 +269,7 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise JobError(f'device: {shown(name)} is not known; use "cpu", "cuda" or "cuda:1"') from error
+        raise JobError(f'device: {describe_value(name)} is not known; use "cpu", "cuda" or "cuda:1"') from error
     if device.type not in ("cpu", "cuda"):
         raise JobError(f'device: "{name}" is not supported; use "cpu", "cuda" or "cuda:1"')
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -77,23 +77,23 @@ def measured(objective: Objective, sums: Tally) -> dict[str, float]:
     """Return the loss and the metrics of all rows that were added up. See ``measure``."""
     got = {name: np.array(values) for name, values in sums.items()}
     rows = float(got["rows"][0])
-    found = {"loss": float(got["loss"][0]) / rows}
+    result = {"loss": float(got["loss"][0]) / rows}
     if isinstance(objective, CrossEntropy | BinaryCrossEntropy):
         both, truth, said = got["both"], got["truth"], got["said"]
-        found["accuracy"] = float(both.sum()) / rows
+        result["accuracy"] = float(both.sum()) / rows
         f1 = 2 * both / np.maximum(truth + said, 1)
-        found["f1"] = float(f1[truth + said > 0].mean() if isinstance(objective, CrossEntropy) else f1[1])
+        result["f1"] = float(f1[truth + said > 0].mean() if isinstance(objective, CrossEntropy) else f1[1])
         if "top5" in got:
-            found["top5"] = float(got["top5"][0]) / rows
+            result["top5"] = float(got["top5"][0]) / rows
         if (truth > 0).all():
             there = truth if isinstance(objective, CrossEntropy) else truth[1:]
             areas = (got["ranks"] - there * (there + 1) / 2) / (there * (rows - there))
-            found["auroc"] = float(areas.mean())
+            result["auroc"] = float(areas.mean())
     else:
-        found["mse"] = float(got["error"].mean()) / rows
+        result["mse"] = float(got["error"].mean()) / rows
         if rows > 1:
             spread = got["spread"]
             exact = got["error"] == 0
             r2 = np.where(spread > 0, 1 - got["error"] / np.where(spread > 0, spread, 1.0), np.where(exact, 1.0, 0.0))
-            found["r2"] = float(r2.mean())
-    return found
+            result["r2"] = float(r2.mean())
+    return result

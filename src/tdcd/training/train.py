@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
-from tdcd.core.ledger import Ledger, Traffic, times_asked
+from tdcd.core.ledger import Ledger, Traffic, gradient_requests
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.round import Round
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.arrays import ArrayLike, IDs, fingerprint, shown
+from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.data.preparation import Preparation
 from tdcd.data.splits import Part
@@ -79,7 +79,7 @@ def train(
     _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
     labels = labels or Labels()
     setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
-    first = starting_blocks(setup.networks, initial, setup.bare)
+    first = starting_blocks(setup.networks, initial, setup.label_only)
     party = Simulation(
         setup=setup,
         settings=settings,
@@ -91,12 +91,12 @@ def train(
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
-            told = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
-            job = job or given | told | {"training": settings.model_dump(exclude_none=True)}
-            loop.directory = stack.enter_context(RunDirectory.opened(Path(directory), job, resume=resume))
+            record = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
+            job = job or given | record | {"training": settings.model_dump(exclude_none=True)}
+            loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
             given_batches = [party.batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
             loop.inputs = _fingerprints(federation, setup, first, given_batches)
-            loop.begin(description(federation, setup, settings, party.engine, party.ledger))
+            loop.begin(describe_federation(federation, setup, settings, party.engine, party.ledger))
             loop.directory.keep_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
                 loop.directory.attach(f"preparation/{silo}.json", made.to_json())
@@ -138,17 +138,17 @@ class Simulation:
     def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         """See Party."""
         parts = (self.setup.train, self.setup.validation, self.setup.test)
-        found = {part: self._measured(blocks, parts[part]) for part in Part}
-        return found, judge(found)
+        record = {part: self._measured(blocks, parts[part]) for part in Part}
+        return record, judge(record)
 
     def _measured(self, blocks: Blocks, samples: Samples | None) -> dict[str, float]:
         """Measure the whole model on all samples of a part."""
         if samples is None:
             return {}
-        found = self.engine.scores(blocks, samples.features)
-        if not torch.isfinite(found).all():
+        result = self.engine.scores(blocks, samples.features)
+        if not torch.isfinite(result).all():
             return {"loss": float("nan")}
-        return measure(self.settings.objective, found, samples.labels)
+        return measure(self.settings.objective, result, samples.labels)
 
 
 def _check_arguments(
@@ -173,7 +173,7 @@ def _check_arguments(
     ):
         optional = name in ("labels", "validation", "test", "observer")
         if not isinstance(value, kind) and not (optional and value is None):
-            raise JobError(f"{name}: a {kind.__name__} is wanted, not {shown(value)}; {hint}")
+            raise JobError(f"{name}: a {kind.__name__} is wanted, not {describe_value(value)}; {hint}")
     if isinstance(settings, Settings) and validation is None and (settings.keep == "best" or settings.patience):
         raise JobError('keep = "best" and patience need a validation set; in a job: data.validation_fraction = 0.1')
     if directory is not None and not str(directory):
@@ -184,7 +184,7 @@ def _check_arguments(
         raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
-def description(
+def describe_federation(
     federation: Federation, setup: Setup, settings: Settings, engine: Engine, ledger: Ledger
 ) -> dict[str, Any]:
     """Describe who takes part, for federation.json."""
@@ -198,12 +198,12 @@ def description(
         "embedding": setup.width,
         "embedding_bytes": ledger.row,
         "silos": [
-            described_silo(
+            describe_silo(
                 silo,
                 federation.rosters[silo],
                 setup.networks.get(silo),
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
-                network_told=setup.told.get(silo, ""),
+                network_description=setup.descriptions.get(silo, ""),
                 compute=engine.paths.get(silo, "nothing"),
                 preparation=federation.preparations.get(silo),
             )
@@ -212,13 +212,13 @@ def description(
     }
 
 
-def described_silo(
+def describe_silo(
     silo: str,
     roster: Roster,
     network: Network | None,
     *,
     row_shape: Sequence[int],
-    network_told: str,
+    network_description: str,
     compute: str,
     preparation: Preparation | None,
 ) -> dict[str, Any]:
@@ -228,12 +228,12 @@ def described_silo(
         "name": silo,
         "features": network is not None,
         "row_shape": list(row_shape),
-        "network": network_told if network else "none, only labels",
+        "network": network_description if network else "none, only labels",
         "parameters": sum(p.numel() for p in network.module.parameters()) if network else 0,
         "block_bytes": sum(tensor.nbytes for tensor in block.values()),
         "compute": compute,
         "columns": [
-            {"name": column.name, "holds": column.told(), "inputs": len(column.outputs)}
+            {"name": column.name, "holds": column.describe(), "inputs": len(column.outputs)}
             for column in (preparation.columns if preparation else ())
         ],
         "clients": [
@@ -246,8 +246,8 @@ def _ledger(federation: Federation, setup: Setup, settings: Settings) -> Ledger:
     return Ledger(
         owners={silo: roster.owner.numpy() for silo, roster in federation.rosters.items()},
         clients={silo: len(roster.clients) for silo, roster in federation.rosters.items()},
-        keeper=setup.private.silo if setup.private else None,
-        asked=times_asked(setup.private.sharing if setup.private else None, settings.local_steps),
+        label_holder=setup.private.silo if setup.private else None,
+        asked=gradient_requests(setup.private.sharing if setup.private else None, settings.local_steps),
         blocks={
             silo: sum(tensor.nbytes for _, tensor in named_tensors(network.module))
             for silo, network in setup.networks.items()
@@ -281,10 +281,10 @@ def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | 
 
 def _fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: Sequence[Tensor]) -> dict[str, str]:
     """Digest everything a training is given that its job does not say."""
-    told = {silo: module_digest(network.module) for silo, network in setup.networks.items()}
+    record = {silo: module_digest(network.module) for silo, network in setup.networks.items()}
     given = {
         "training data": federation.fingerprint(),
-        "networks": hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest(),
+        "networks": hashlib.blake2b(repr(record).encode(), digest_size=16).hexdigest(),
         "first weights": fingerprint({f"{silo}/{n}": t for silo, block in first.items() for n, t in block.items()}),
     }
     for name, part in (("validation data", setup.validation), ("test data", setup.test)):

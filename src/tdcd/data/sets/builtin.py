@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.core.streams import untouched_random
+from tdcd.core.streams import preserve_random
 from tdcd.data.features import Columns, Strips
 from tdcd.data.sets.base import Dataset, Published, whole
 
 
 def _digits(directory: Path) -> Dataset:  # noqa: ARG001
-    with untouched_random():
+    with preserve_random():
         from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -28,7 +28,7 @@ def _digits(directory: Path) -> Dataset:  # noqa: ARG001
 
 
 def _breast_cancer(directory: Path) -> Dataset:  # noqa: ARG001
-    with untouched_random():
+    with preserve_random():
         from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()

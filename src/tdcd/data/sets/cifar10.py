@@ -8,7 +8,7 @@ import numpy as np
 from tdcd.data.arrays import Array
 from tdcd.data.features import Strips
 from tdcd.data.sets.base import Dataset, Published
-from tdcd.data.sets.files import found_in, sized, text_of
+from tdcd.data.sets.files import check_size, found_in, text_of
 from tdcd.errors import DataError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -23,7 +23,7 @@ PIECE = 250
 
 def _read(directory: Path) -> Dataset:
     directory = found_in(directory, "cifar-10-batches-bin", holds=FILES[0])
-    paths = [sized(directory / name, IMAGES * RECORD) for name in FILES]
+    paths = [check_size(directory / name, IMAGES * RECORD) for name in FILES]
     names = tuple(text_of(directory / "batches.meta.txt").split())
     if names != CLASSES:
         raise DataError(f"{directory / 'batches.meta.txt'}: the classes are not those of CIFAR-10 in their order")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 
 
 def found_in(directory: Path, *below: str, holds: str) -> Path:
@@ -16,7 +16,7 @@ def found_in(directory: Path, *below: str, holds: str) -> Path:
     raise DataError(f"{directory}: {holds} is not there, so it is not this data set; it has {_there(directory)}")
 
 
-def sized(path: Path, expected: int) -> Path:
+def check_size(path: Path, expected: int) -> Path:
     """Check that a file is there and of its size."""
     try:
         size = path.stat().st_size
@@ -45,4 +45,4 @@ def folders(directory: Path) -> list[Path]:
 
 def _there(directory: Path) -> str:
     names: Iterable[str] = sorted(path.name for path in directory.iterdir())
-    return listed(names) or "nothing"
+    return join_names(names) or "nothing"

@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 
 from tdcd.data.sets.base import Dataset
-from tdcd.errors import listed
+from tdcd.errors import join_names
 
 
 def inspect(dataset: Dataset) -> dict[str, str]:
@@ -22,20 +22,20 @@ def inspect(dataset: Dataset) -> dict[str, str]:
         unknown += int(np.isnan(piece).sum()) if piece.dtype.kind == "f" else 0
         low, high = min(low, float(np.nanmin(piece))), max(high, float(np.nanmax(piece)))
     shape = " × ".join(map(str, dataset.shape))
-    found = {"samples": f"{len(dataset):,}, each {shape}"}
+    result = {"samples": f"{len(dataset):,}, each {shape}"}
     if dataset.testing is not None:
-        found["test set"] = f"{int(dataset.testing.sum()):,} of them, by the publisher"
+        result["test set"] = f"{int(dataset.testing.sum()):,} of them, by the publisher"
     counts = np.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
-    found["classes"] = listed((f"{n} {c:,}" for n, c in zip(dataset.classes, counts, strict=True)), most=40)
-    found["values"] = f"{low:g} to {high:g}" + (f"; {unknown / cells:.1%} not known" if unknown else "")
+    result["classes"] = join_names((f"{n} {c:,}" for n, c in zip(dataset.classes, counts, strict=True)), most=40)
+    result["values"] = f"{low:g} to {high:g}" + (f"; {unknown / cells:.1%} not known" if unknown else "")
     if dataset.columns:
-        found["columns"] = ", ".join(dataset.columns)
+        result["columns"] = ", ".join(dataset.columns)
     if dataset.attributes:
-        found["rows by"] = f"{', '.join(dataset.attributes)} can say which client has a row"
+        result["rows by"] = f"{', '.join(dataset.attributes)} can say which client has a row"
     same = [numbers for numbers in seen.values() if len(numbers) > 1]
     if same:
-        found["the same"] = _same(dataset, same)
-    return found
+        result["the same"] = _same(dataset, same)
+    return result
 
 
 def _same(dataset: Dataset, groups: list[list[int]]) -> str:

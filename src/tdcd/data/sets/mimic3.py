@@ -91,17 +91,17 @@ def _listed(path: Path) -> Mapping[str, int]:
     header, *lines = text_of(path).splitlines() or [""]
     if header.split(",")[:2] != ["stay", "y_true"]:
         raise DataError(f"{path}: its first line must be stay,y_true, not '{header[:60]}'")
-    found: dict[str, int] = {}
+    record: dict[str, int] = {}
     for number, line in enumerate(lines, start=2):
         stay, _, died = line.partition(",")
         if not stay or died not in ("0", "1"):
             raise DataError(f"{path}: line {number} is damaged: '{line[:60]}'")
-        if stay in found:
+        if stay in record:
             raise DataError(f"{path}: line {number}: {stay} is there twice")
-        found[stay] = int(died)
-    if not found:
+        record[stay] = int(died)
+    if not record:
         raise DataError(f"{path}: it has no stays")
-    return dict(sorted(found.items()))
+    return dict(sorted(record.items()))
 
 
 def _hourly(path: Path) -> Array:

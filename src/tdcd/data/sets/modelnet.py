@@ -12,7 +12,7 @@ from tdcd.data.arrays import Array
 from tdcd.data.features import Views
 from tdcd.data.sets.base import Dataset, Published
 from tdcd.data.sets.files import folders
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,15 +32,15 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
     if not directory.is_dir():
         raise DataError(f"{directory}: no such directory")
     root, part_first = _layout(directory)
-    found = {part: _classes(root, part, part_first) for part in ("train", "test")}
-    classes = sorted(found["train"].keys() | found["test"].keys())
-    for part, folders_ in found.items():
+    record = {part: _classes(root, part, part_first) for part in ("train", "test")}
+    classes = sorted(record["train"].keys() | record["test"].keys())
+    for part, folders_ in record.items():
         if lacking := [name for name in classes if name not in folders_]:
-            raise DataError(f"{root}: these classes have no {part} shapes: {listed(lacking)}")
+            raise DataError(f"{root}: these classes have no {part} shapes: {join_names(lacking)}")
     shapes: list[_Shape] = []
     labels: list[int] = []
     testing: list[bool] = []
-    for part, folders_ in found.items():
+    for part, folders_ in record.items():
         for label, name in enumerate(classes):
             own = _shapes(folders_[name], f"{name}/{part}")
             shapes += own
@@ -94,10 +94,10 @@ def _shapes(place: Path, name: str) -> list[_Shape]:
                 views.setdefault(shape, {})[int(match["view"])] = path
     if not views:
         raise DataError(f"{place}: no pictures such as SHAPE_001.png or SHAPE/SHAPE_001.png")
-    for shape, found in views.items():
-        if sorted(found) != list(range(1, VIEWS + 1)):
-            lacks = sorted(set(range(1, VIEWS + 1)) - set(found)) or "none of them"
-            more = f"; and has {len(found)}" if len(found) > VIEWS else ""
+    for shape, result in views.items():
+        if sorted(result) != list(range(1, VIEWS + 1)):
+            lacks = sorted(set(range(1, VIEWS + 1)) - set(result)) or "none of them"
+            more = f"; and has {len(result)}" if len(result) > VIEWS else ""
             raise DataError(f"{place}: shape '{shape}' lacks the views {lacks} of 1 to {VIEWS}{more}")
     return [
         _Shape(f"{name}/{shape}", tuple(views[shape][view] for view in sorted(views[shape])))
@@ -129,8 +129,8 @@ def _pixels(path: Path, mode: str, size: tuple[int, int], side: tuple[int, int])
 
     image = _opened(path)
     if image.size != size:
-        told = [f"{width} × {height}" for width, height in (image.size, size)]
-        raise DataError(f"{path}: {told[0]} pixels; the first picture has {told[1]}")
+        parts = [f"{width} × {height}" for width, height in (image.size, size)]
+        raise DataError(f"{path}: {parts[0]} pixels; the first picture has {parts[1]}")
     image = image.convert(mode)
     if side != size:
         image = image.resize(side, Resampling.BOX)

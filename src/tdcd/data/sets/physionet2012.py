@@ -11,7 +11,7 @@ from tdcd.data.features import Contiguous
 from tdcd.data.sets.base import Dataset, Published, whole
 from tdcd.data.sets.files import found_in, text_of
 from tdcd.data.sets.series import HOURS, carried_forward
-from tdcd.errors import DataError, listed
+from tdcd.errors import DataError, join_names
 
 SERIES = (
     *("Albumin", "ALP", "ALT", "AST", "Bilirubin", "BUN", "Cholesterol", "Creatinine", "DiasABP", "FiO2", "GCS"),
@@ -57,17 +57,17 @@ def _outcomes(path: Path) -> Mapping[int, int]:
     if columns[:1] != ["RecordID"] or "In-hospital_death" not in columns:
         raise DataError(f"{path}: its first line must name RecordID and In-hospital_death, not '{header[:60]}'")
     place = columns.index("In-hospital_death")
-    found: dict[int, int] = {}
+    record: dict[int, int] = {}
     for number, line in enumerate(lines, start=2):
         cells = line.split(",")
         if len(cells) != len(columns) or not cells[0].isdecimal() or cells[place] not in ("0", "1"):
             raise DataError(f"{path}: line {number} is damaged: '{line[:60]}'")
-        if int(cells[0]) in found:
+        if int(cells[0]) in record:
             raise DataError(f"{path}: line {number}: record {cells[0]} is there twice")
-        found[int(cells[0])] = int(cells[place])
-    if not found:
+        record[int(cells[0])] = int(cells[place])
+    if not record:
         raise DataError(f"{path}: it has no records")
-    return dict(sorted(found.items()))
+    return dict(sorted(record.items()))
 
 
 def _stay(path: Path) -> tuple[Array, Array]:
@@ -106,7 +106,7 @@ def _nobody_forgotten(directory: Path, outcomes: Mapping[str, Mapping[int, int]]
         strange = sorted(there - {str(record) for record in known})
         if strange:
             path = directory / f"Outcomes-{name}.txt"
-            raise DataError(f"{path}: it has no outcome for the records {listed(strange)}")
+            raise DataError(f"{path}: it has no outcome for the records {join_names(strange)}")
 
 
 PHYSIONET2012 = Published(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.labels import answered
+from tdcd.core.labels import logit_gradients
 from tdcd.data.splits import Part
 from tdcd.deployment.messages import Message, RefusedError
 from tdcd.training.labels import Labels
@@ -25,7 +25,7 @@ def secret_noise(like: Tensor) -> Tensor:
 
 
 @dataclass
-class Keeper:
+class LabelHolder:
     """The labels of one client."""
 
     job: Labels
@@ -37,16 +37,18 @@ class Keeper:
     def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
         """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), field by field."""
         objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
-        found = {}
+        record = {}
         for who, z in scores.items():
             if z.shape != (len(rows), self.width) or z.dtype != self.settings.dtype:
                 raise RefusedError(f"the hub sends scores of another shape or type: {tuple(z.shape)}")
-            found[who] = answered(objective, z, labels, self.job.defence, secret_noise(z) if self.job.noise else None)
-        return Message("answers", {}, found)
+            record[who] = logit_gradients(
+                objective, z, labels, self.job.privatizer, secret_noise(z) if self.job.noise else None
+            )
+        return Message("answers", {}, record)
 
     def judged(self, question: Message) -> Message:
         """Add up how good the model is on this client's rows, for every part that the hub sends scores of."""
-        found: dict[str, Tally] = {}
+        record: dict[str, Tally] = {}
         for part, labels in self.labels.items():
             if f"{part.word} z" not in question.tensors:
                 continue
@@ -55,5 +57,5 @@ class Keeper:
             if not len(z) == len(ranked) == int(there.sum()) or len(there) != len(labels):
                 raise RefusedError(f"the hub sends scores of {len(z)} {part.word} rows of {len(labels)}")
             if len(z):
-                found[part.word] = tally(self.settings.objective, z, labels[there], ranked)
-        return Message("tallies", dict(found))
+                record[part.word] = tally(self.settings.objective, z, labels[there], ranked)
+        return Message("tallies", dict(record))
