@@ -42,12 +42,12 @@ def point(clients: int, batch: int) -> dict[str, float]:
     made = workload("linear", silos=1, clients=clients, samples=SAMPLES, batch=batch)
     forget()
     before = peak()
-    engine = LocalEngine(made.tasks, workers=cores())
-    engine.round(made.blocks, made.round)
+    engine, states = LocalEngine(made.training(), workers=cores()), made.states()
+    engine.round(states, 1)
     times = []
     for _ in range(15):
         start = time.perf_counter()
-        engine.round(made.blocks, made.round)
+        engine.round(states, 1)
         times.append(time.perf_counter() - start)
     above = peak() - before
     start = time.perf_counter()

@@ -96,9 +96,13 @@ def plain(made: Workload) -> Callable[[], Blocks]:
 
 def ours(made: Workload, compute: ComputeName = "auto") -> tuple[Callable[[], Blocks], str]:
     """Return a round by the local engine with all cores, and the path it takes; the first, warming round is done."""
-    engine = LocalEngine(made.tasks, compute, workers=cores())
-    engine.round(made.blocks, made.round)
-    return lambda: engine.round(made.blocks, made.round), next(iter(engine.paths.values())).split(" (")[0]
+    engine, states = LocalEngine(made.training(), compute, workers=cores()), made.states()
+    engine.round(states, 1)
+
+    def one_round() -> Blocks:
+        return {silo: state.weights for silo, state in engine.round(states, 1)[0].items()}
+
+    return one_round, next(iter(engine.compute_plan.values())).split(" (")[0]
 
 
 def main_table(options: argparse.Namespace) -> Table:

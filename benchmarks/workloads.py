@@ -7,13 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.core.average import Averaging
-from tdcd.core.client import LocalSteps
+from tdcd.core.gradients import PrivateLabels
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
+from tdcd.core.state import SiloState
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
+from tdcd.engines import Training
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
 
 
@@ -119,6 +122,14 @@ class Workload:
     tasks: dict[str, SiloTask]
     blocks: Blocks
     round: Round
+
+    def training(self, private: PrivateLabels | None = None) -> Training:
+        """Return what an engine computes: every round is this one."""
+        return Training(self.tasks, lambda _: self.round.batch, lambda _: self.round.rate, private=private)
+
+    def states(self) -> dict[str, SiloState]:
+        """Return the states that the round begins with."""
+        return {silo: SiloState(block) for silo, block in self.blocks.items()}
 
 
 def workload(

@@ -18,14 +18,19 @@ from torch import Tensor, nn
 
 from tdcd.cli.main import main
 from tdcd.core.average import Averaging
-from tdcd.core.client import LocalSteps
+from tdcd.core.gradients import PrivateLabels
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
 from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
+from tdcd.core.script import Diverged
+from tdcd.core.state import SiloState
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
-from tdcd.engines import Engine, LocalEngine, OracleEngine
+from tdcd.engines import LocalEngine, OracleEngine, Training
+from tdcd.engines.local import GradientRecorder
+from tdcd.engines.simulation import Simulation
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -175,19 +180,38 @@ class Problem:
     def round(self, number: int) -> Round:
         return Round(number, draw_batch(self.seed, number, self.samples, self.batch), self.rate)
 
-    def run(self, engine: Engine, rounds: int) -> Blocks:
+    def training(self, private: PrivateLabels | None = None) -> Training:
+        return Training(self.tasks, lambda number: self.round(number).batch, lambda number: self.rate, private=private)
+
+    def run(self, engine: Simulation, rounds: int) -> Blocks:
         blocks = self.initial()
         for number in range(1, rounds + 1):
-            blocks = engine.round(blocks, self.round(number))
+            blocks = one_round(engine, blocks, self.round(number))
         return blocks
 
-    def engine(self, path: str, workers: int = 1) -> Engine:
+    def engine(
+        self,
+        path: str,
+        workers: int = 1,
+        private: PrivateLabels | None = None,
+        recorder: GradientRecorder | None = None,
+    ) -> Simulation:
         if path == "oracle":
-            return OracleEngine(self.tasks)
-        return LocalEngine(self.tasks, path, workers)  # type: ignore[arg-type]
+            return OracleEngine(self.training(private))
+        return LocalEngine(self.training(private), path, workers, recorder)  # type: ignore[arg-type]
 
     def with_steps(self, steps: LocalSteps) -> "Problem":
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
+
+
+def one_round(engine: Simulation, blocks: Blocks, round_: Round) -> Blocks:
+    """Compute a round; a training that runs away is no case for a comparison."""
+    states = {silo: SiloState(blocks.get(silo, {})) for silo in engine.training.plan.silos}
+    try:
+        return {silo: state.weights for silo, state in engine.compute_round(states, round_).items() if silo in blocks}
+    except Diverged:
+        assume(not currently_in_test_context())
+        raise
 
 
 def problem(

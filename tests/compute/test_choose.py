@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from support import distance, problem, same
-from tdcd.compute import choose, footprint, kernels, loop, onestep
+from support import distance, one_round, problem, same
+from tdcd.compute import choose, footprint, kernels, loop, one_step
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.stacked import Stacked
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.errors import ModelError
 
 
@@ -67,7 +67,7 @@ def test_a_path_by_name() -> None:
         ("cnn", "layers", "not a chain of linear layers"),
         ("linear", "one-step", "it needs Q = 1"),
     ):
-        with pytest.raises(ModelError, match=f"silo 'silo-0': compute = \"{path}\" cannot be had: .*{says}.*; use"):
+        with pytest.raises(ModelError, match=f"silo 'silo-0': compute = \"{path}\" is not available: .*{says}.*; use"):
             choose(problem([kind], [2]).tasks["silo-0"], path)  # type: ignore[arg-type]
     coupled = problem(["cnn-batchnorm"], [2], steps=LocalSteps(1)).tasks["silo-0"]
     with pytest.raises(ModelError, match="its rows may influence each other"):
@@ -129,7 +129,7 @@ def test_a_failing_network_names_silo_client_and_stage() -> None:
     with pytest.raises(
         ModelError, match="silo 'silo-0', client 'c.': .*the forward pass: ZeroDivisionError: by design"
     ):
-        engine.round(made.initial(), made.round(1))
+        one_round(engine, made.initial(), made.round(1))
 
 
 def test_batchnorm_on_a_single_row_says_what_to_do() -> None:
@@ -153,23 +153,23 @@ def test_one_step_in_pieces_and_without_memory(monkeypatch: pytest.MonkeyPatch) 
     steps = LocalSteps(1, weight_decay=0.01)
     made = problem(["mlp", "cnn"], [7, 3], samples=60, batch=40, steps=steps)
     expected = made.run(made.engine("oracle"), 2)
-    monkeypatch.setattr(onestep, "PIECE", 7)
+    monkeypatch.setattr(one_step, "PIECE", 7)
     assert distance(made.run(made.engine("one-step"), 2), expected) < 1e-12
-    monkeypatch.setattr(onestep, "KEPT", 5000)
+    monkeypatch.setattr(one_step, "KEPT", 5000)
     assert distance(made.run(made.engine("one-step"), 2), expected) < 1e-12
 
 
 def test_users_modules_are_stacked_where_many_clients_have_equally_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem(["remembers"], [40], samples=120, batch=60)
     engine = made.engine("auto")
-    path = engine._silos["silo-0"]._compute  # type: ignore[attr-defined]
+    path = engine._workers["silo-0"].compute  # type: ignore[attr-defined]
     expected = made.run(made.engine("oracle"), 2)
     assert distance(made.run(engine, 2), expected) < 1e-9
     assert isinstance(path._now, Stacked)
     few = problem(["remembers"], [4], samples=120, batch=60)
     engine = few.engine("auto")
     few.run(engine, 1)
-    assert isinstance(engine._silos["silo-0"]._compute._now, loop.Loop)  # type: ignore[attr-defined]
+    assert isinstance(engine._workers["silo-0"].compute._now, loop.Loop)  # type: ignore[attr-defined]
 
 
 def test_bytes_of_a_row() -> None:

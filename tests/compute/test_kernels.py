@@ -9,7 +9,7 @@ from torch import Tensor
 
 from support import problem
 from tdcd.compute import kernels
-from tdcd.compute.fused import Fused
+from tdcd.compute.kernel import Kernel
 from tdcd.compute.kernels import Span, check, span
 from tdcd.core.topology import deal
 from tdcd.errors import ModelError
@@ -174,4 +174,4 @@ def test_the_silo_is_named(wrong: Tensor) -> None:
     made = problem(["mlp"], [3])
     task, round_ = made.tasks["silo-0"], made.round(1)
     with pytest.raises(ModelError, match="silo 'silo-0': its network failed in the local steps"):
-        Fused(task).descend(task.network.initial(), round_, deal(round_.batch, task.roster), wrong)
+        Kernel(task).descend(task.network.initial(), round_, deal(round_.batch, task.roster), wrong)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from support import Problem, distance, problem, same
 from tdcd.compute import choose
 from tdcd.compute.layers import Layers
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
 
 
@@ -256,7 +256,7 @@ def test_nothing_on_a_plain_attribute_passes_from_client_to_client(path: str) ->
     first = engine.scores(expected, everything)
     assert torch.equal(engine.scores(expected, everything), first)
     assert module.calls == [0]
-    assert engine.paths["silo-0"].startswith("loop")
+    assert engine.compute_plan["silo-0"].startswith("loop")
 
 
 class Hides(nn.Module):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from support import module, problem, same
+from support import module, one_round, problem, same
 from tdcd.compute import Workers, whole
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Network
@@ -44,15 +44,15 @@ def test_a_network_that_fails_on_rows() -> None:
 
 @pytest.mark.parametrize("kinds", [["mlp", "lstm"], ["cnn-batchnorm", "dropout"]])
 def test_evaluating_between_rounds_changes_no_bit(kinds: list[str]) -> None:
-    """An evaluation's embeddings of the training rows serve the next exchange; the numbers are the same."""
+    """An evaluation leaves no trace in the rounds after it."""
     made = problem(kinds, [5, 3], samples=60, batch=40)
     engine, watched = made.engine("auto"), made.engine("auto")
     blocks = seen = made.initial()
     features = {silo: task.features for silo, task in made.tasks.items()}
     for number in (1, 2, 3):
-        blocks = engine.round(blocks, made.round(number))
+        blocks = one_round(engine, blocks, made.round(number))
         scores = watched.scores(seen, features)
         expected = sum(task.network.with_weights(seen[silo])(task.features) for silo, task in made.tasks.items())
         assert torch.allclose(scores, torch.as_tensor(expected), atol=1e-9)
-        seen = watched.round(seen, made.round(number))
+        seen = one_round(watched, seen, made.round(number))
         assert same(seen, blocks)

@@ -2,7 +2,8 @@
 
 import copy
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,38 +12,54 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from support import Problem, distance, problems
-from tdcd.core.labels import PrivateLabels
-from tdcd.core.ledger import Ledger, Sharing, Traffic
+from tdcd.core.gradients import PrivateLabels
+from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.oracle import by_labels, client_model, held_samples, local_steps, mean_loss, oracle_round
+from tdcd.core.script import Sharing, plan_rounds
 from tdcd.core.task import SiloTask
+
+
+def ledger_of(
+    owners: Mapping[str, Any],
+    clients: Mapping[str, int],
+    blocks: Mapping[str, int],
+    row: int,
+    *,
+    label_holder: str | None = None,
+    requests: int = 1,
+) -> Ledger:
+    """Make a ledger of silos that have features if they have a block; so many gradient requests are as many steps."""
+    steps = dict.fromkeys(blocks, requests)
+    plan = plan_rounds(steps, "exact" if label_holder else "shared", label_holder, set(owners) - set(blocks))
+    return Ledger(plan, steps, owners, clients, blocks, row)
 
 
 def test_a_count_by_hand() -> None:
     """Two silos, eight samples, a batch of five: 3 classes of 4 bytes, so a row is 12 bytes."""
-    ledger = Ledger(
+    ledger = ledger_of(
         owners={"bank": np.array([0, 0, 0, 0, 1, 1, 1, 1]), "insurer": np.array([0, 1, 2, 0, 1, 2, 0, 1])},
         clients={"bank": 2, "insurer": 3},
         blocks={"bank": 100, "insurer": 1000},
         row=12,
     )
-    rows = ledger.rows(np.array([0, 1, 2, 3, 6]))  # bank: 4 and 1; insurer: 0, 3, 6 / 1 / 2
+    rows = ledger.counts(np.array([0, 1, 2, 3, 6]))  # bank: 4 and 1; insurer: 0, 3, 6 / 1 / 2
     assert {silo: own.tolist() for silo, own in rows.items()} == {"bank": [4, 1], "insurer": [3, 1, 1]}
     # bank:    2 clients, each a block and its rows, down and up: 2 · 100 + 5 · 12 = 260
     # insurer: 3 clients: 3 · 1000 + 60 = 3060
     # hubs:    each sends 5 rows to one other: 2 · 60 = 120
     assert ledger.traffic(rows) == Traffic(client_to_hub=3320, hub_to_client=3320, hub_to_hub=120)
-    rows = ledger.rows(np.array([0, 3]))  # only one client of each silo has rows
+    rows = ledger.counts(np.array([0, 3]))  # only one client of each silo has rows
     assert ledger.traffic(rows) == Traffic(100 + 24 + 1000 + 24, 100 + 24 + 1000 + 24, 48)
     assert (ledger.traffic(rows) + Traffic(1, 2, 3)).total == 2 * 1148 + 48 + 6
 
 
 def test_three_hubs_send_to_two_others_each_and_one_hub_to_nobody() -> None:
     owner, batch = np.zeros(4, dtype=np.uint8), np.arange(4)
-    three = Ledger(dict.fromkeys("abc", owner), dict.fromkeys("abc", 1), dict.fromkeys("abc", 10), 8)
-    assert three.traffic(three.rows(batch)).hub_to_hub == 3 * 2 * 4 * 8
-    one = Ledger({"a": owner}, {"a": 1}, {"a": 10}, 8)
-    assert one.traffic(one.rows(batch)).hub_to_hub == 0
+    three = ledger_of(dict.fromkeys("abc", owner), dict.fromkeys("abc", 1), dict.fromkeys("abc", 10), 8)
+    assert three.traffic(three.counts(batch)).hub_to_hub == 3 * 2 * 4 * 8
+    one = ledger_of({"a": owner}, {"a": 1}, {"a": 10}, 8)
+    assert one.traffic(one.counts(batch)).hub_to_hub == 0
 
 
 class PostOffice:
@@ -63,18 +80,20 @@ def test_a_count_by_hand_where_one_silo_keeps_the_labels() -> None:
     """The federation above; the bank has the labels, the insurer asks."""
     owners = {"bank": np.array([0, 0, 0, 0, 1, 1, 1, 1]), "insurer": np.array([0, 1, 2, 0, 1, 2, 0, 1])}
     clients, blocks = {"bank": 2, "insurer": 3}, {"bank": 100, "insurer": 1000}
-    stale = Ledger(owners, clients, blocks, 12, label_holder="bank")
-    rows = stale.rows(np.array([0, 1, 2, 3, 6]))
+    stale = ledger_of(owners, clients, blocks, 12, label_holder="bank")
+    rows = stale.counts(np.array([0, 1, 2, 3, 6]))
     # bank:    up 2 blocks, 5 rows of embeddings, 5 answers; down 2 blocks, 5 rows of the insurer's embeddings
     # insurer: up 3 blocks and 5 rows; down 3 blocks and 5 answers
     # hubs:    5 rows to the bank, 5 answers back
     assert stale.traffic(rows) == Traffic(200 + 60 + 60 + 3000 + 60, 200 + 60 + 3000 + 60, 120)
-    exact = replace(stale, asked=4)  # three times more: rows and answers everywhere
+    exact = ledger_of(
+        owners, clients, blocks, 12, label_holder="bank", requests=4
+    )  # three times more: rows and answers everywhere
     more = 3 * 60
     assert exact.traffic(rows) == Traffic(3380 + 2 * more, 3320 + 2 * more, 120 + 2 * more)
-    label_only = Ledger(owners, clients, {"insurer": 1000}, 12, label_holder="bank")  # the bank has labels only
+    label_only = ledger_of(owners, clients, {"insurer": 1000}, 12, label_holder="bank")  # the bank has labels only
     assert label_only.traffic(rows) == Traffic(60 + 3000 + 60, 60 + 3000 + 60, 120)
-    alone = Ledger({"bank": owners["bank"]}, {"bank": 2}, {"bank": 100}, 12, label_holder="bank")
+    alone = ledger_of({"bank": owners["bank"]}, {"bank": 2}, {"bank": 100}, 12, label_holder="bank")
     assert alone.traffic(rows) == Traffic(260, 260, 0)  # nobody asks
 
 
@@ -133,7 +152,7 @@ def asking_round(
 ) -> Blocks:
     """Run a round in which only the clients of one silo have labels, all silos step by step together.
 
-    ``keeper`` may be a silo without features; its clients are then those of the first silo by another name.
+    ``label_holder`` may be a silo without features; its clients are then those of the first silo by another name.
     """
     round_, tasks = problem.round(number), problem.tasks
     zeta, order = set(round_.batch.tolist()), round_.batch.tolist()
@@ -262,13 +281,13 @@ def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
     silos = {silo: task.roster for silo, task in tasks.items()} | {
         label_holder: tasks.get(label_holder, tasks["silo-0"]).roster
     }
-    ledger = Ledger(
+    ledger = ledger_of(
         owners={silo: roster.owner.numpy() for silo, roster in silos.items()},
         clients={silo: len(roster.clients) for silo, roster in silos.items()},
         blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
         row=tasks["silo-0"].width * 8,
         label_holder=label_holder,
-        asked=tasks["silo-0"].steps.count if sharing == "exact" else 1,
+        requests=tasks["silo-0"].steps.count if sharing == "exact" else 1,
     )
     private = PrivateLabels(label_holder, sharing, tasks["silo-0"].labels, problem.objective)
     blocks = problem.initial()
@@ -277,14 +296,14 @@ def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
         expected = oracle_round(blocks, problem.round(number), tasks, private)
         blocks = asking_round(problem, blocks, number, post, label_holder, sharing)
         assert distance(blocks, expected) < 1e-9
-        result = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
+        result = ledger.traffic(ledger.counts(problem.round(number).batch.numpy()))
         assert result == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
 
 
 @settings(max_examples=40)
 @given(problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"]))
 def test_it_weighs_what_a_post_office_carries(problem: Problem) -> None:
-    ledger = Ledger(
+    ledger = ledger_of(
         owners={silo: task.roster.owner.numpy() for silo, task in problem.tasks.items()},
         clients={silo: len(task.roster.clients) for silo, task in problem.tasks.items()},
         blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
@@ -296,5 +315,5 @@ def test_it_weighs_what_a_post_office_carries(problem: Problem) -> None:
         expected = oracle_round(blocks, problem.round(number), problem.tasks)
         blocks = posted_round(problem, blocks, number, post)
         assert distance(blocks, expected) < 1e-9  # these messages are enough to train with
-        result = ledger.traffic(ledger.rows(problem.round(number).batch.numpy()))
+        result = ledger.traffic(ledger.counts(problem.round(number).batch.numpy()))
         assert result == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})

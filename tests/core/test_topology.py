@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.round import sum_of_others
+from tdcd.core.script import total
 from tdcd.core.topology import Roster, deal
 
 
@@ -24,9 +24,9 @@ def test_a_batch_is_dealt_to_its_owners(clients: int, samples: int, data: st.Dat
     assert sorted(seen) == batch.tolist()
 
 
-def test_sum_of_others_leaves_out_ones_own() -> None:
+def test_sums_of_embeddings() -> None:
     phi = {"b": torch.tensor([[1.0]]), "a": torch.tensor([[10.0]]), "c": torch.tensor([[100.0]])}
-    assert sum_of_others(phi, "a").item() == 101
-    assert sum_of_others(phi, "b").item() == 110
-    assert sum_of_others({"a": phi["a"]}, "a").item() == 0
+    assert total(phi, {"b", "c"}) == 101
+    assert total(phi, {"a", "c"}) == 110
+    assert total({"a": phi["a"]}, ()) == 0
     assert phi["a"].item() == 10

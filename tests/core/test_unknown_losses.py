@@ -10,8 +10,8 @@ from torch import Tensor
 
 from support import Problem, distance, problem
 from tdcd.compute import choose
-from tdcd.compute.fused import Fused
-from tdcd.core.client import LocalSteps
+from tdcd.compute.kernel import Kernel
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks
 from tdcd.core.objective import CrossEntropy, Loss, SquaredError
 from tdcd.errors import ModelError
@@ -74,8 +74,8 @@ def test_kernels_and_the_oracle_refuse_what_they_do_not_know() -> None:
     task = made.tasks["silo-0"]
     assert choose(task)[0] != "kernel"
     with pytest.raises(ModelError, match="do not know the loss Smoothed"):
-        Fused(task)
-    with pytest.raises(ModelError, match='compute = "kernel" cannot be had: kernels do not know the loss Smoothed'):
+        Kernel(task)
+    with pytest.raises(ModelError, match='compute = "kernel" is not available: kernels do not know the loss Smoothed'):
         choose(task, "kernel")
     with pytest.raises(ModelError, match="the oracle does not know the loss Smoothed"):
         made.run(made.engine("oracle"), 1)

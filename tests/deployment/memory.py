@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from tdcd.core.network import Block
+from tdcd.core.state import SiloState
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
@@ -184,7 +185,7 @@ class Federation:
 
         async def bring(hub: Hub) -> None:
             await hub.prepare(read_set(self.job))
-            await hub.agreed([])
+            await hub.agree([])
 
         await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
 
@@ -192,8 +193,10 @@ class Federation:
         """Train from the first weights."""
         blocks = {silo: hub.first_block() for silo, hub in self.hubs.items()}
         for number in range(1, count + 1):
-            result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in self.hubs.items()))
-            blocks = {silo: block for silo, (block, _) in zip(self.hubs, result, strict=True)}
+            result = await asyncio.gather(
+                *(hub.one_round(SiloState(blocks[silo]), number) for silo, hub in self.hubs.items())
+            )
+            blocks = {silo: state.weights for silo, (state, _) in zip(self.hubs, result, strict=True)}
         return blocks
 
     async def lose(self, who: Identity) -> None:

@@ -44,7 +44,7 @@ async def astop_at(stage: str) -> None:
 
 
 def patch() -> None:
-    answer, ask, exchange, save = Party.answer, Clients.ask, Peers.exchange, RunDirectory.save
+    answer, ask, send, save = Party.answer, Clients.ask, Peers.send, RunDirectory.save
 
     def stopping_answer(party: Party, question: Message) -> Message:
         stop_at(question.kind)
@@ -56,9 +56,9 @@ def patch() -> None:
             await astop_at(f"ask {kind}")
         return await ask(clients, questions, *more)
 
-    async def stopping_exchange(peers: Peers, message: Message, *more: Any) -> Any:
-        await astop_at(f"exchange {message.kind}")
-        return await exchange(peers, message, *more)
+    async def stopping_send(peers: Peers, silo: str, message: Message) -> None:
+        await astop_at(f"send {message.kind}")
+        await send(peers, silo, message)
 
     def stopping_save(directory: RunDirectory, checkpoint: Checkpoint) -> None:
         stop_at("save")
@@ -67,7 +67,7 @@ def patch() -> None:
 
     setattr(Party, "answer", stopping_answer)  # noqa: B010
     setattr(Clients, "ask", stopping_ask)  # noqa: B010
-    setattr(Peers, "exchange", stopping_exchange)  # noqa: B010
+    setattr(Peers, "send", stopping_send)  # noqa: B010
     setattr(RunDirectory, "save", stopping_save)  # noqa: B010
 
 

@@ -19,6 +19,7 @@ from deployment.test_rounds import ROUNDS, Watched, job, same
 from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.round import Round
+from tdcd.core.state import SiloState
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Message
 from tdcd.errors import DeploymentError
@@ -49,9 +50,9 @@ def left(wanted: Job, lost: dict[Identity, int]) -> dict[int, torch.Tensor]:
     samples = len(next(iter(rosters.values())).owner)
     result = {}
     for number in range(1, ROUNDS + 1):
-        batch = wanted.training.drawn(number, samples).numpy()
+        batch = wanted.training.sample_batch(number, samples).numpy()
         for who, since in lost.items():
-            roster, needed = rosters[who.silo], who.silo != "registry" or wanted.labels.kept
+            roster, needed = rosters[who.silo], who.silo != "registry" or wanted.labels.private
             if number >= since and needed:
                 batch = batch[roster.owner.numpy()[batch] != roster.clients.index(who.client or "")]
         result[number] = torch.from_numpy(batch)
@@ -104,7 +105,7 @@ def test_whoever_dies_whenever_the_rest_is_trained_on(data: st.DataObject) -> No
     federation = Federation(wanted, Path("unused"))
     everyone = [Identity(silo, client) for silo, clients in federation.names().items() for client in clients[1:]]
     away = data.draw(st.lists(st.sampled_from(everyone), max_size=2, unique=True))
-    stages = st.tuples(st.sampled_from(["embed", "answer", "step", "descend"]), st.integers(1, ROUNDS))
+    stages = st.tuples(st.sampled_from(["embed", "gradients", "step", "descend"]), st.integers(1, ROUNDS))
     deaths = data.draw(st.dictionaries(st.sampled_from(everyone), stages, max_size=3))
     lost = dict.fromkeys(away, 1)
 
@@ -179,7 +180,7 @@ def test_a_round_on_nothing_stops_in_the_end(monkeypatch: pytest.MonkeyPatch, tm
             await federation.lose(Identity("silo-2", client))
         hubs = federation.hubs.items()
         try:
-            rounds = (hub.one_round(blocks[silo], 1) for silo, hub in hubs)
+            rounds = (hub.one_round(SiloState(blocks[silo]), 1) for silo, hub in hubs)
             return await asyncio.gather(*rounds, return_exceptions=True)
         finally:
             await federation.stop()

@@ -11,6 +11,7 @@ import pytest
 from deployment.test_absences import MODES, mode, with_deadlines
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
+from tdcd.core.state import SiloState
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.hub import Hub
@@ -24,7 +25,6 @@ from tdcd.deployment.site import ClientSite
 from tdcd.deployment.tls import Open
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job
-from tdcd.training.train import _ledger
 
 ROUNDS = 6
 
@@ -108,7 +108,7 @@ class Sockets:
 
         async def bring(hub: Hub) -> None:
             await hub.prepare(read_set(self.job))
-            await hub.agreed([])
+            await hub.agree([])
 
         await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
 
@@ -130,7 +130,7 @@ class Sockets:
         self.ports[silo] = await server.start("127.0.0.1:0")
         self._servers.append(server)
 
-    def apply_momentum(self) -> Traffic:
+    def carried(self) -> Traffic:
         """Return what all wires have carried so far, by direction. Hubs answer each other with receipts only."""
         return Traffic(
             client_to_hub=sum(wire.up for wire in self.to_hub.values()),
@@ -156,7 +156,7 @@ def _silent(_: str) -> None:
 def ledger(job: Job) -> Ledger:
     from deployment.test_rounds import set_up
 
-    return _ledger(load_data(job).federation, set_up(job), job.training)
+    return set_up(job).training(job.training, load_data(job).federation.rosters).ledger()
 
 
 def wide(job: Job) -> Job:
@@ -176,14 +176,14 @@ def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, tmp_pa
         await federation.start()
         try:
             blocks: dict[str, Block] = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
-            before, counted = federation.apply_momentum(), Traffic()
+            before, counted = federation.carried(), Traffic()
             for number in range(1, ROUNDS + 1):
                 hubs = federation.hubs.items()
-                result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs))
-                blocks = {silo: block for silo, (block, _) in zip(federation.hubs, result, strict=True)}
+                result = await asyncio.gather(*(hub.one_round(SiloState(blocks[silo]), number) for silo, hub in hubs))
+                blocks = {silo: state.weights for silo, (state, _) in zip(federation.hubs, result, strict=True)}
                 counted = sum((sent for _, sent in result), counted)
             await asyncio.sleep(0.2)  # the last receipts
-            after = federation.apply_momentum()
+            after = federation.carried()
         finally:
             await federation.stop()
         ways = ("client_to_hub", "hub_to_client", "hub_to_hub")
@@ -193,8 +193,8 @@ def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, tmp_pa
     own = ledger(job)
     expected = Traffic()
     for number in range(1, ROUNDS + 1):
-        batch = job.training.drawn(number, len(next(iter(own.owners.values()))))
-        expected += own.traffic(own.rows(batch.numpy()))
+        batch = job.training.sample_batch(number, len(next(iter(own.owners.values()))))
+        expected += own.traffic(own.counts(batch.numpy()))
     assert counted == expected  # what was put into frames
     messages = ROUNDS * 6 * (1 + job.training.local_steps)
     for way in ("client_to_hub", "hub_to_client", "hub_to_hub"):

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from support import examples
 from tdcd import files
 from tdcd.core.ledger import Traffic
-from tdcd.core.network import Blocks
+from tdcd.core.state import SiloState, States
 from tdcd.data.splits import Part
 from tdcd.deployment.identity import Identity
+from tdcd.engines.base import Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError
 from tdcd.training import directory as directories
 from tdcd.training.directory import RunDirectory, load_blocks, read_history
-from tdcd.training.loop import Loop, Measures, Observer, RewoundError, Verdict
+from tdcd.training.loop import Loop, Observer
 from tdcd.training.settings import Settings
 
 from .test_kills import Stage
@@ -93,34 +94,34 @@ class Together:
         return Random(f"{self.seed} {self.epoch} {number}").uniform(0.1, 1.0)  # noqa: S311
 
 
-class HubParty:
-    """One hub's part. See Party."""
+class HubEngine:
+    """One hub's part. See Engine."""
 
     def __init__(self, hub: str, together: Together) -> None:
-        self.hub, self.is_hub, self.done = hub, together, 0
-        self.paths: dict[str, str] = {}
+        self.hub, self.all, self.done = hub, together, 0
+        self.compute_plan: dict[str, str] = {}
 
-    def agreed(self, rounds: Sequence[int]) -> int:
-        self.done = self.is_hub.agreed(self.hub, rounds)
+    def agree(self, rounds: Sequence[int]) -> int:
+        self.done = self.all.agreed(self.hub, rounds)
         return self.done
 
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
-        self.is_hub.exchange(self.hub, f"round {number}")
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
+        self.all.exchange(self.hub, f"round {number}")
         self.done = number
-        step = number + self.is_hub.epoch / 100
-        return {self.hub: {"w": blocks[self.hub]["w"] + step}}, Traffic()
+        step = number + self.all.epoch / 100
+        return {self.hub: SiloState({"w": states[self.hub].weights["w"] + step})}, Traffic()
 
-    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        loss = self.is_hub.loss(self.done)
+    def evaluate(self, states: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+        loss = self.all.loss(self.done)
         verdict = judge({Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}})
-        text = self.is_hub.exchange(self.hub, f"verdict {self.done}", verdict)
+        text = self.all.exchange(self.hub, f"verdict {self.done}", verdict)
         nothing: Measures = {part: {} for part in Part}
         if self.hub != HUBS[0]:
             return nothing, text[HUBS[0]]
         return {**nothing, Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}}, verdict
 
-    def concluded(self, number: int, kept: int = 0) -> bool:
-        self.is_hub.exchange(self.hub, "concluded")
+    def conclude(self, number: int, selected: int) -> bool:
+        self.all.exchange(self.hub, "concluded")
         return True
 
 
@@ -129,8 +130,8 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
     first = {hub: {"w": torch.zeros(1, dtype=torch.float64)}}
     for _ in range(20):
         try:
-            with RunDirectory.open(folder / hub, JOB, resume=True, two=True) as opened:
-                loop = Loop(HubParty(hub, together), chosen, {}, Observer(), lambda: first)
+            with RunDirectory.open(folder / hub, JOB, resume=True, keep_previous=True) as opened:
+                loop = Loop(HubEngine(hub, together), chosen, {}, Observer(), lambda: first)
                 loop.directory = opened
                 loop.begin({})
                 number, blocks = loop.run()
@@ -198,12 +199,12 @@ def test_hubs_killed_at_any_write_end_with_weights_of_the_same_round(
 class Late:
     """The others are not there any more."""
 
-    paths: dict[str, str] = {}
+    compute_plan: dict[str, str] = {}
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def agreed(self, _: Sequence[int]) -> int:
+    def agree(self, _: Sequence[int]) -> int:
         raise self.error
 
 
@@ -214,19 +215,19 @@ class Alone(Late):
         super().__init__(AbsentError("nobody is there"))
         self.last = last
 
-    def agreed(self, rounds: Sequence[int]) -> int:
+    def agree(self, rounds: Sequence[int]) -> int:
         return max(rounds)
 
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
         if number > self.last:
             raise self.error
-        return {"a": {"w": blocks["a"]["w"] + 1}}, Traffic()
+        return {"a": SiloState({"w": states["a"].weights["w"] + 1})}, Traffic()
 
-    def measured(self, _: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+    def evaluate(self, _: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         record: Measures = {part: {"loss": 1.0} for part in Part}
         return record, judge(record)
 
-    def concluded(self, number: int, kept: int = 0) -> bool:
+    def conclude(self, number: int, selected: int) -> bool:
         return False
 
 
@@ -240,7 +241,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
         made.directory = opened
         return made
 
-    with RunDirectory.open(tmp_path / "run", JOB, resume=True, two=True) as opened:
+    with RunDirectory.open(tmp_path / "run", JOB, resume=True, keep_previous=True) as opened:
         one = loop(Alone(last))
         one.begin({})
         try:

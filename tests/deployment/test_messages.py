@@ -28,7 +28,7 @@ MOST = 1 << 24
 STAMP = Stamp("f00", 3, 7, 1)
 
 
-def apply_momentum(message: Message, most: int = MOST) -> Message:
+def carry(message: Message, most: int = MOST) -> Message:
     assembler = Assembler(most)
     *before, last = [assembler.feed_bytes(frame.SerializeToString()) for frame in frames(message)]
     assert before == [None] * len(before)
@@ -54,7 +54,7 @@ TENSORS = st.dictionaries(
 @settings(deadline=None)
 @given(TENSORS, st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
 def test_a_message_comes_as_it_went(tensors: dict[str, Tensor], facts: dict[str, int | str]) -> None:
-    result = apply_momentum(Message("kind", facts, tensors, STAMP))
+    result = carry(Message("kind", facts, tensors, STAMP))
     assert (result.kind, result.facts, result.stamp) == ("kind", facts, STAMP)
     assert list(result.tensors) == list(tensors)
     for name, tensor in tensors.items():
@@ -94,7 +94,7 @@ def test_large_tensors_go_in_chunks() -> None:
     sizes = [len(frame.chunk) for frame in frames(message)]
     assert max(sizes) == CHUNK
     assert sum(sizes) == 700_002 * 4 + 8 + 10_000
-    result = apply_momentum(message)
+    result = carry(message)
     assert all(same(result.tensors[name], tensor) for name, tensor in tensors.items())
 
 
@@ -107,7 +107,7 @@ def test_texts_and_numbers(texts: list[str], numbers: list[int]) -> None:
     except UnicodeEncodeError:
         return  # half a surrogate pair is no text
     for values in (np.array(texts, dtype=np.str_), np.array(numbers, dtype=np.int64)):
-        result = tensors_array("ids", apply_momentum(Message("keys", {}, array_tensors("ids", values))))
+        result = tensors_array("ids", carry(Message("keys", {}, array_tensors("ids", values))))
         assert result.tolist() == values.tolist()
 
 
@@ -228,11 +228,11 @@ def test_a_hundred_thousand_spoilt_streams_do_no_harm() -> None:
 
 def test_names_that_users_choose_are_no_fields() -> None:
     """Whatever silos and weights are called, their fields are not those of the protocol."""
-    fields = {messages.OTHERS, messages.WITHOUT, "phi", "lost", "away", "answers", "train", "labels"}
+    fields = {messages.OTHERS, messages.WITHOUT, "embeddings", "rows", "lost", "away", "gradients", "train", "labels"}
     for name in (*fields, "w", "of", "of x", "w x", ""):
-        assert not {messages.weight(name), messages.asker(name)} & fields
-        assert messages.weight(name) != messages.asker(name)
-    with pytest.raises(RefusedError, match="the field 'w x' is not known"):
-        messages.asked({messages.weight("x"): torch.zeros(1), messages.WITHOUT: torch.zeros(1)})
-    asking = {messages.asker("without"): torch.zeros(1)}
-    assert messages.asked(asking | {messages.WITHOUT: torch.ones(1)}) == asking
+        assert not {messages.weight(name), messages.requester(name)} & fields
+        assert messages.weight(name) != messages.requester(name)
+    with pytest.raises(RefusedError, match="unexpected tensor 'w x'"):
+        messages.gradient_requests({messages.weight("x"): torch.zeros(1), messages.WITHOUT: torch.zeros(1)})
+    asking = {messages.requester("without"): torch.zeros(1)}
+    assert messages.gradient_requests(asking | {messages.WITHOUT: torch.ones(1)}) == asking

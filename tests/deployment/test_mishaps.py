@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from tdcd.core.ledger import Traffic
-from tdcd.core.network import Blocks
+from tdcd.core.state import SiloState, States
 from tdcd.data.splits import Part
 from tdcd.deployment import aligning
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link, Question
-from tdcd.deployment.hub import Hub, HubParty
+from tdcd.deployment.hub import Hub, HubEngine
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.logs import _Human
 from tdcd.deployment.messages import Assembler, Message, RefusedError, array_tensors, frames, tensors_array
@@ -33,9 +33,10 @@ from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.site import ClientSite
 from tdcd.deployment.tls import Open
 from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
+from tdcd.engines.base import Measures, RewoundError, Verdict
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.training.directory import Checkpoint, RunDirectory, read_history
-from tdcd.training.loop import Loop, Measures, Observer, RewoundError, Verdict
+from tdcd.training.loop import Loop, Observer
 from tdcd.training.settings import Settings
 
 from .memory import Federation, Line, MemoryStub
@@ -47,11 +48,11 @@ from .test_rounds import job
 
 
 def save(directory: RunDirectory, number: int) -> None:
-    directory.save(Checkpoint(number, {"a": {"w": torch.zeros(2)}}, 0.0, Traffic(), {}))
+    directory.save(Checkpoint(number, {"a": SiloState({"w": torch.zeros(2)})}, 0.0, Traffic(), {}))
 
 
 def test_checkpoints_of_a_future_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:
-    a, b = (RunDirectory(tmp_path / name, {"x": 1}, two=True) for name in "ab")
+    a, b = (RunDirectory(tmp_path / name, {"x": 1}, keep_previous=True) for name in "ab")
     for hub in (a, b):
         hub.path.mkdir()
         for number in (50, 100):
@@ -74,9 +75,9 @@ def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) ->
         with pytest.raises(
             DeploymentError, match=r"no round in common \(silo 'silo-1' has 10, 20; silo 'silo-2' has none\)"
         ):
-            await asyncio.gather(one.agreed([10, 20]), two.agreed([]))
-        assert set(await asyncio.gather(one.agreed([10]), two.agreed([]))) == {0}  # it may have been just too early
-        assert set(await asyncio.gather(one.agreed([10, 20]), two.agreed([20]))) == {20}
+            await asyncio.gather(one.agree([10, 20]), two.agree([]))
+        assert set(await asyncio.gather(one.agree([10]), two.agree([]))) == {0}  # it may have been just too early
+        assert set(await asyncio.gather(one.agree([10, 20]), two.agree([20]))) == {20}
         await federation.stop()
 
     asyncio.run(go())
@@ -85,27 +86,27 @@ def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) ->
 class Rewinding:
     """Goes back to round 10 once; the second time everything is a little worse."""
 
-    paths: Mapping[str, str] = {}
+    compute_plan: Mapping[str, str] = {}
 
     def __init__(self, at: int) -> None:
         self.at, self.done, self.again = at, 0, False
 
-    def agreed(self, _: Any) -> int:
+    def agree(self, rounds: Any) -> int:
         self.done = 10 if self.again else 0
         return self.done
 
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
         if number == self.at and not self.again:
             self.again = True
             raise RewoundError
         self.done = number
-        return blocks, Traffic()
+        return states, Traffic()
 
-    def concluded(self, number: int, kept: int) -> bool:
-        assert (number, kept) == (30, 10)
+    def conclude(self, number: int, selected: int) -> bool:
+        assert (number, selected) == (30, 10)
         return True
 
-    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+    def evaluate(self, states: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
         first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}
         loss = first[self.done] + (0.3 if self.again and self.done > 10 else 0.0)
         record: Measures = {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
@@ -118,7 +119,7 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
     )
     kept = {}
     for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
-        with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, two=True) as directory:
+        with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, keep_previous=True) as directory:
             loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
             loop.begin({})
@@ -141,9 +142,9 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
             return asyncio.run_coroutine_threadsafe(coroutine, running).result()
 
         networks = {hub.silo: hub.model.network} if hub.model.network else {}
-        loop = Loop(HubParty(hub, run), settings, networks, Observer(), lambda: {hub.silo: hub.first_block()})
+        loop = Loop(HubEngine(hub, run), settings, networks, Observer(), lambda: {hub.silo: hub.first_block()})
         table = federation.job.as_table()
-        with RunDirectory.open(folder / hub.silo, table, resume=True, two=True) as loop.directory:
+        with RunDirectory.open(folder / hub.silo, table, resume=True, keep_previous=True) as loop.directory:
             try:
                 loop.begin({})
                 spoilt(hub)
@@ -286,7 +287,9 @@ def test_a_hub_is_started_again_during_the_alignment(
         (lambda tensors: {**tensors, "lost": torch.zeros(2, 2, dtype=torch.int64)}, "strange one"),
         (lambda tensors: {**tensors, "lost": torch.tensor([0.5])}, "strange one"),
         (lambda tensors: {**tensors, "lost": torch.tensor([10**9])}, "not in the mini-batch"),
-        (lambda tensors: {**tensors, "phi": torch.zeros(3)}, "'phi' of shape"),
+        (lambda tensors: {**tensors, "rows": torch.zeros(3)}, "'rows' of shape"),
+        (lambda tensors: {**tensors, "phi": torch.zeros(3)}, "unexpected tensor 'phi'"),
+        (lambda tensors: {k: v for k, v in tensors.items() if k != "rows"}, "without 'rows' of shape"),
     ],
 )
 def test_a_strange_message_of_a_hub_is_refused(
@@ -297,18 +300,18 @@ def test_a_strange_message_of_a_hub_is_refused(
 ) -> None:
     federation, send = Federation(job(), tmp_path, hub_deadline=2.0), Peers.send
 
-    async def spoiling(peers: Peers, silo: str, log: Message) -> None:
+    async def spoiling(peers: Peers, silo: str, message: Message) -> None:
         if peers.silo == "silo-2":
-            log = Message(log.kind, log.facts, spoilt(log.tensors), log.stamp)
-        await send(peers, silo, log)
+            message = Message(message.kind, message.facts, spoilt(message.tensors), message.stamp)
+        await send(peers, silo, message)
 
     async def go() -> None:
         await federation.start()
         monkeypatch.setattr(Peers, "send", spoiling)
         hub, other = federation.hubs.values()
-        task = asyncio.ensure_future(other.one_round(other.first_block(), 1))
+        task = asyncio.ensure_future(other.one_round(other.first_state(), 1))
         with pytest.raises(RefusedError, match=why):
-            await hub.one_round(hub.first_block(), 1)
+            await hub.one_round(hub.first_state(), 1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await federation.stop()
@@ -397,7 +400,7 @@ def test_a_hub_that_is_started_again_does_not_wait_for_all_clients(tmp_path: Pat
     async def go_on() -> None:
         again.add_everybody(but=away)
         await asyncio.gather(*(hub.prepare(None) for hub in again.hubs.values()))
-        await asyncio.gather(*(hub.agreed([]) for hub in again.hubs.values()))
+        await asyncio.gather(*(hub.agree([]) for hub in again.hubs.values()))
         await again.rounds(1)
         await again.stop()
 
@@ -463,11 +466,11 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation, who = Federation(job(silos=2, clients=1), tmp_path), Identity("silo-1", "silo-1-1")
-    exchange = Peers.exchange
+    send = Peers.send
     cut: list[Identity] = []
 
-    async def slow(peers: Peers, log: Message, *more: Any) -> dict[str, Message]:
-        if peers.silo == "silo-2" and log.kind == "embeddings" and log.stamp.round == 2 and not cut:
+    async def slow(peers: Peers, silo: str, message: Message) -> None:
+        if peers.silo == "silo-2" and message.kind == "embeddings" and message.stamp.round == 2 and not cut:
             cut.append(who)
             party = federation.parties[who]
             federation._tasks[who].cancel()
@@ -475,9 +478,9 @@ def test_a_client_that_comes_back_in_the_middle_of_a_round_ends_nothing(
             federation.add_client(who)
             federation.parties[who] = party  # the same process, another stream
             await federation.until(lambda: "silo-1-1" in federation.hubs["silo-1"].clients.present())
-        return await exchange(peers, log, *more)
+        await send(peers, silo, message)
 
-    monkeypatch.setattr(Peers, "exchange", slow)
+    monkeypatch.setattr(Peers, "send", slow)
 
     async def go() -> None:
         await federation.start()

@@ -31,7 +31,7 @@ def test_status_and_figures(tmp_path: Path) -> None:
         await federation.rounds(3)
         blocks = {silo: one.first_block() for silo, one in federation.hubs.items()}
         await asyncio.gather(
-            *(one.measured(blocks[silo], 3, lambda _: "worse") for silo, one in federation.hubs.items())
+            *(one.evaluate(blocks[silo], 3, lambda _: "worse") for silo, one in federation.hubs.items())
         )
         serve(hub, f"127.0.0.1:{port}")
         url = f"http://127.0.0.1:{port}/metrics"

@@ -13,8 +13,8 @@ from tdcd.deployment.messages import Message, RefusedError, Stamp, frames
 from tdcd.deployment.peers import Peer, Peers
 from tdcd.deployment.shared import SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame
+from tdcd.engines.base import RewoundError
 from tdcd.errors import DeploymentError
-from tdcd.training.loop import RewoundError
 
 NAMES = ("a", "b", "c")
 

@@ -15,13 +15,15 @@ from deployment.memory import Federation
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
+from tdcd.core.script import Lost
+from tdcd.core.state import SiloState
 from tdcd.data.splits import Part
 from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Message
+from tdcd.engines.base import Measures
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, parse_job
-from tdcd.training.loop import Measures
 from tdcd.training.setup import Setup, prepare, starting_blocks
 
 ROUNDS = 4
@@ -79,9 +81,11 @@ class Watched:
         self.batches: dict[str, dict[int, Tensor]] = {}
         attempt = Hub._attempt
 
-        async def watched(hub: Hub, block: Any, zeta: Tensor, lost: Any, stamp: Any) -> Any:
-            self.batches.setdefault(hub.silo, {})[stamp.round] = zeta
-            return await attempt(hub, block, zeta, lost, stamp)
+        def watched(hub: Hub, number: int, lost: Lost, count: int) -> Any:
+            batch = hub._left(number, lost)
+            if len(batch):
+                self.batches.setdefault(hub.silo, {})[number] = batch
+            return attempt(hub, number, lost, count)
 
         monkeypatch.setattr(Hub, "_attempt", watched)
 
@@ -189,8 +193,10 @@ def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPat
             if number == 3:
                 federation.add_client(lost)
                 await federation.until(lambda: "silo-1-2" in hubs["silo-1"].clients.present())
-            result = await asyncio.gather(*(hub.one_round(blocks[silo], number) for silo, hub in hubs.items()))
-            blocks = {silo: block for silo, (block, _) in zip(hubs, result, strict=True)}
+            result = await asyncio.gather(
+                *(hub.one_round(SiloState(blocks[silo]), number) for silo, hub in hubs.items())
+            )
+            blocks = {silo: state.weights for silo, (state, _) in zip(hubs, result, strict=True)}
         await federation.stop()
         return blocks
 
@@ -226,7 +232,7 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
         await federation.start()
         blocks = {silo: hub.first_block() for silo, hub in federation.hubs.items()}
         hubs = federation.hubs.items()
-        result = await asyncio.gather(*(hub.measured(blocks[silo], 0, lambda _: "better") for silo, hub in hubs))
+        result = await asyncio.gather(*(hub.evaluate(blocks[silo], 0, lambda _: "better") for silo, hub in hubs))
         await federation.stop()
         assert {verdict for _, verdict in result} == {"better"}
         return dict(zip(federation.hubs, (measures for measures, _ in result), strict=True))

@@ -80,7 +80,7 @@ def test_hubs_see_no_features_and_tell_no_ids(tmp_path: Path, monkeypatch: pytes
     assert kinds["set"] == kinds["full set"] == {"points"}
     assert kinds["places"] == {"places"}
     assert kinds["handed label"] == {"values letters", "values ends"}
-    assert set(kinds) == {"call", "set", "full set", "places", "handed label", "digests", "embeddings", "done"}
+    assert set(kinds) == {"call", "set", "full set", "places", "handed label", "digests", "embeddings", "end"}
     for hub in federation.hubs.values():
         assert hub.plan
         assert not any("features" in name for name in vars(hub.plan))

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import USERS, Problem, distance, problem, problems, same
+from support import USERS, Problem, distance, one_round, problem, problems, same
 from tdcd.compute import kernels
 from tdcd.core.average import Averaging
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks
 from tdcd.core.task import SiloTask
 from tdcd.engines import LocalEngine, local
@@ -67,8 +67,8 @@ def test_kernel_in_single_precision_and_many_clients(averaging: Averaging) -> No
     one = made.run(made.engine("kernel"), 3)
     assert distance(one, made.run(made.engine("loop"), 3)) < 2e-5
     monkey = made.engine("kernel")
-    for clients in monkey._silos.values():  # type: ignore[attr-defined]
-        clients._compute.threads = 5
+    for clients in monkey._workers.values():  # type: ignore[attr-defined]
+        clients.compute.threads = 5
     assert same(made.run(monkey, 3), one)
 
 
@@ -106,7 +106,7 @@ def test_users_modules_agree_with_the_oracle(kind: str, path: str) -> None:
 def test_a_round_changes_every_block_and_nothing_that_was_given(path: str, loss: str) -> None:
     made = problem(["mlp", "linear"], [3, 2], loss=loss, outputs=1 if loss == "bce" else 3)
     before, kept = made.initial(), made.initial()
-    after = made.engine(path).round(before, made.round(1))
+    after = one_round(made.engine(path), before, made.round(1))
     assert same(before, kept)
     for silo in before:
         assert distance({silo: before[silo]}, {silo: after[silo]}) > 1e-4
@@ -116,10 +116,10 @@ def test_a_round_changes_every_block_and_nothing_that_was_given(path: str, loss:
 def test_a_round_is_a_pure_function(path: str) -> None:
     made = problem(["mlp", "linear", "mlp"], [3, 2, 4])
     engine = made.engine(path)
-    blocks = engine.round(made.initial(), made.round(1))
+    blocks = one_round(engine, made.initial(), made.round(1))
     torch.manual_seed(7)
-    engine.round(blocks, made.round(2))
-    assert same(blocks, engine.round(made.initial(), made.round(1)))
+    one_round(engine, blocks, made.round(2))
+    assert same(blocks, one_round(engine, made.initial(), made.round(1)))
 
 
 @pytest.mark.parametrize("path", ["oracle", "auto"])
@@ -127,11 +127,11 @@ def test_dropout_draws_from_the_round_and_leaves_the_global_stream_alone(path: s
     made = problem(["dropout", "dropout"], [3, 2])
     engine = made.engine(path)
     torch.manual_seed(1)
-    first = engine.round(made.initial(), made.round(1))
+    first = one_round(engine, made.initial(), made.round(1))
     drawn = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(1))
-    again = engine.round(made.initial(), made.round(1))
+    again = one_round(engine, made.initial(), made.round(1))
     assert same(first, again)
 
 
@@ -142,7 +142,8 @@ def test_dropout_differs_between_silos_seeds_and_clients() -> None:
     twin = replace(one, silo="silo-1")
 
     def first_step(task: SiloTask) -> Blocks:
-        return LocalEngine({"x": task}).round({"x": one.network.initial()}, made.round(1))
+        engine = LocalEngine(replace(made.training(), tasks={"x": task}))
+        return one_round(engine, {"x": one.network.initial()}, made.round(1))
 
     base = first_step(one)
     assert same(base, first_step(replace(one)))

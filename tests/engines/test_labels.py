@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from support import USERS, Problem, distance, problem, problems, same
-from tdcd.core.client import LocalSteps
-from tdcd.core.labels import GradientPrivatizer, PrivateLabels
-from tdcd.core.ledger import Sharing
+from tdcd.core.gradients import GradientPrivatizer, PrivateLabels
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
+from tdcd.core.script import Sharing
 from tdcd.data.arrays import Array
-from tdcd.engines import Engine, LocalEngine, OracleEngine, local
+from tdcd.engines import local
+from tdcd.engines.simulation import Simulation
 from tdcd.errors import ModelError
 
 KINDS = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
@@ -28,10 +29,8 @@ def keeping(made: Problem, silo: str, sharing: Sharing, privatizer: GradientPriv
     return PrivateLabels(silo, sharing, task.labels, made.objective, privatizer, made.seed)
 
 
-def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> Engine:
-    if path == "oracle":
-        return OracleEngine(made.tasks, private)
-    return LocalEngine(made.tasks, path, workers, private)  # type: ignore[arg-type]
+def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> Simulation:
+    return made.engine(path, workers, private)
 
 
 @settings(max_examples=40)
@@ -171,9 +170,9 @@ def test_rows_of_whole_numbers(sharing: Sharing) -> None:
     assert distance(mixed.run(engine(mixed, "auto", private), 2), mixed.run(engine(mixed, "oracle", private), 2)) < 1e-9
 
 
-def test_a_kernel_cannot_ask() -> None:
+def test_a_kernel_cannot_wait() -> None:
     made = problem(["linear", "linear"], [2, 2])
-    with pytest.raises(ModelError, match="must ask for labels between them"):
+    with pytest.raises(ModelError, match="wait for logit gradients between them"):
         engine(made, "kernel", keeping(made, "silo-0", "exact"))
 
 

@@ -11,7 +11,7 @@ import torch
 
 import tdcd
 from support import run_command
-from tdcd.core.labels import GradientPrivatizer
+from tdcd.core.gradients import GradientPrivatizer
 from tdcd.experiments.audit import audit_labels, privatizers_of
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, parse_job

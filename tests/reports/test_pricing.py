@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdcd
-from tdcd.core.ledger import Sharing, Traffic
+from tdcd.core.ledger import Traffic
+from tdcd.core.script import Sharing
 from tdcd.costs import Costs
 from tdcd.reports.files import RunFiles, read_run
-from tdcd.reports.pricing import rosters_of, round_ends, times, traffic_by_round
+from tdcd.reports.pricing import ends_of_rounds, rosters_of, times, traffic_by_round
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(40, 6))
@@ -61,7 +62,7 @@ def test_the_clock_agrees_with_the_formula(
     two: RunFiles, t_comm: float, client: float, hub: float, step: float
 ) -> None:
     costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
-    clock = round_ends(two, costs)
+    clock = ends_of_rounds(two, costs)
     assert len(clock) == 7
     assert [clock[number] for number in (0, 2, 4, 6)] == pytest.approx(times(two, costs))
 
@@ -69,7 +70,7 @@ def test_the_clock_agrees_with_the_formula(
 def test_one_silo_has_no_other_hub_to_wait_for(tmp_path: Path) -> None:
     alone = run(tmp_path / "one", silos=1)
     assert times(alone, Costs(t_comm=10)) == [0, 48, 96, 144]  # 2 · 10 + 4
-    assert round_ends(alone, Costs(t_comm=10))[-1] == 144
+    assert ends_of_rounds(alone, Costs(t_comm=10))[-1] == 144
     assert sum(sent.hub_to_hub for sent in traffic_by_round(alone)) == 0
 
 
@@ -88,14 +89,14 @@ def test_bandwidth_by_hand(two: RunFiles) -> None:
         ready = {silo: left[silo] + 10 + sent for silo, sent in carried.items()}
         met = max(ready.values()) + 10 + 8 * 4 / hubs
         left = {silo: met + 10 + sent + STEPS for silo, sent in carried.items()}
-        assert round_ends(two, costs)[number] == pytest.approx(max(left.values()))
+        assert ends_of_rounds(two, costs)[number] == pytest.approx(max(left.values()))
 
 
 def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
     name = rosters_of(two).clients["a"][0]  # holds 30 of the 40 rows, so it is never idle
-    slow = round_ends(two, Costs(t_comm=10, speeds={f"a/{name}": 0.25}))
+    slow = ends_of_rounds(two, Costs(t_comm=10, speeds={f"a/{name}": 0.25}))
     assert np.diff(slow) == pytest.approx([30 + 4 * STEPS] * 6)
-    everyone = round_ends(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))
+    everyone = ends_of_rounds(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))
     assert np.diff(everyone) == pytest.approx([30 + 3 * STEPS] * 6)
     with pytest.raises(tdcd.JobError, match=r"no run has a client 'a/nobody'"):
         tdcd.write_report(two.path, costs=Costs(speeds={"a/nobody": 2.0}))
@@ -180,7 +181,7 @@ def test_the_clock_agrees_with_the_formula_where_labels_are_kept(
     kept: RunFiles, t_comm: float, client: float, hub: float, step: float, sharing: Sharing
 ) -> None:
     costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
-    clock = round_ends(kept, costs, sharing)
+    clock = ends_of_rounds(kept, costs, sharing)
     assert [clock[number] for number in (0, 2, 4, 6)] == pytest.approx(times(kept, costs, sharing))
 
 
@@ -217,7 +218,7 @@ def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
         b = answered + 10 + 2 * 20 * 4 / clients + 1
         answered = max(b + 10 + 2 * 160 / hubs, a) + 10 + 2 * 30 * 4 / clients
         a, b = answered, answered + 10 + (20 * 4 + 12) / clients + 1
-    assert round_ends(result, costs)[-1] == pytest.approx(max(a, b))
+    assert ends_of_rounds(result, costs)[-1] == pytest.approx(max(a, b))
 
 
 def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunFiles) -> None:
@@ -228,4 +229,4 @@ def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_we
 def test_one_silo_with_features_and_one_with_labels_have_nothing_to_exchange_if_they_are_shared(tmp_path: Path) -> None:
     result = run(tmp_path / "run", silos=1, labels=tdcd.Labels(silo="registry", sharing="shared"))
     assert times(result, Costs(t_comm=10)) == [0, 48, 96, 144]
-    assert round_ends(result, Costs(t_comm=10))[-1] == 144
+    assert ends_of_rounds(result, Costs(t_comm=10))[-1] == 144

@@ -98,7 +98,7 @@ def test_ctrl_c_in_the_middle_of_anything(tmp_path: Path, monkeypatch: pytest.Mo
     """Interrupted in a round, between an evaluation and its record, or while a checkpoint is written."""
     from tdcd.engines import LocalEngine
 
-    loop = importlib.import_module("tdcd.training.train")
+    loop = importlib.import_module("tdcd.training.setup")
     target: Any = {"round": LocalEngine, "evaluated": loop, "save": RunDirectory}[where]
     name = {"round": "round", "evaluated": "measure", "save": "save"}[where]
     original, calls = getattr(target, name), 0
@@ -193,9 +193,9 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, recorded())
     good = run.load()
     assert good
-    blocks = {silo: dict(block) for silo, block in good.blocks.items()}
-    blocks["b"]["1.bias"] = blocks["b"]["1.bias"] * torch.nan
-    run.save(replace(good, blocks=blocks))
+    broken = good.states["b"].weights["1.bias"] * torch.nan
+    state = replace(good.states["b"], weights={**good.states["b"].weights, "1.bias": broken})
+    run.save(replace(good, states={**good.states, "b": state}))
     with pytest.raises(tdcd.ModelError, match=r"checkpoint.safetensors: silo 'b': the weights '1.bias' to start from"):
         train(tmp_path, resume=True)
 

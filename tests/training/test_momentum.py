@@ -61,7 +61,7 @@ def test_baselines_are_torchs_sgd_on_the_joined_data(variant: str, more: dict[st
     )
     for number in range(1, settings.rounds + 1):
         optimiser.param_groups[0]["lr"] = settings.rate_of(number)
-        batch = settings.drawn(number, len(labels))
+        batch = settings.sample_batch(number, len(labels))
         optimiser.zero_grad()
         scores = sum(one[name](rows[name][batch].double()) for name in names)
         assert isinstance(scores, torch.Tensor)

@@ -8,17 +8,17 @@ from typing import Literal
 import torch
 from torch import nn
 
+from tdcd.compute.base import Compute
 from tdcd.compute.footprint import bytes_per_row
-from tdcd.compute.fused import Fused, why_not_fused
-from tdcd.compute.interface import Compute
+from tdcd.compute.kernel import Kernel, why_no_kernel
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
 from tdcd.compute.mixed import Mixed
 from tdcd.compute.modules import SMALL, is_unaltered, rows_are_independent, weights_of
-from tdcd.compute.onestep import OneStep, one_step
+from tdcd.compute.one_step import OneStep, one_step
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.workers import ALONE, Workers, heavy
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -40,21 +40,23 @@ _SMALL_IMAGE, _MANY = 16 << 10, 20
 """Measured: 8×8 images stack (11 kB of activations a row), 16×16 ones do not (44 kB), nor do those of ten clients."""
 
 
-def choose(task: SiloTask, wanted: ComputeName = "auto") -> tuple[PathName, str]:
+def choose(task: SiloTask, wanted: ComputeName = "auto", *, suspendable: bool = False) -> tuple[PathName, str]:
     """Return the path for a silo and a sentence that says which one and why.
+
+    With ``suspendable``, its clients wait for logit gradients between two steps.
 
     Raises:
         ModelError: the path was asked for by name and the silo's network or steps cannot take it.
     """
     if wanted != "auto":
-        trouble = _why_not(task, wanted)
+        trouble = _why_not(task, wanted, suspendable)
         if trouble:
-            raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" cannot be had: {trouble}; use "auto"')
+            raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" is not available: {trouble}; use "auto"')
         return wanted, f"{wanted} (as asked)"
-    if not _why_not(task, "kernel"):
+    if not _why_not(task, "kernel", suspendable):
         why = _AS_ONE if one_step(task.steps) else "all steps of a client in the cache"
         return "kernel", f"kernel ({why})"
-    if not _why_not(task, "one-step"):
+    if not _why_not(task, "one-step", suspendable):
         return "one-step", f"one-step ({_AS_ONE})"
     layers = list(task.network.module.modules())
     if any(isinstance(layer, _RECURRENT) for layer in layers):
@@ -63,9 +65,9 @@ def choose(task: SiloTask, wanted: ComputeName = "auto") -> tuple[PathName, str]
         return "loop", "loop (convolutions are faster one client at a time)"
     if weights_of(task.network.module) > SMALL:
         return "loop", "loop (the network is large: nothing is gained by stacking clients)"
-    if not _why_not(task, "layers"):
+    if not _why_not(task, "layers", suspendable):
         return "layers", "layers (stacked clients, gradients written out)"
-    trouble = _why_not(task, "stacked")
+    trouble = _why_not(task, "stacked", suspendable)
     if trouble:
         return "loop", f"loop ({trouble})"
     if rows_are_independent(task.network.module):
@@ -87,7 +89,7 @@ def make(
     With ``seeded`` every client draws from a random stream of its own, also where the network seems to draw nothing.
     """
     if name == "kernel":
-        return Fused(task, threads)
+        return Kernel(task, threads)
     if name in ("loop", "mixed"):
         return (Loop if name == "loop" else Mixed)(task, workers, seeded=seeded)
     return _MAKERS[name](task, workers)
@@ -100,7 +102,7 @@ def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:
     return name in ("layers", "stacked") or heavy(task)
 
 
-def _why_not(task: SiloTask, name: str) -> str:
+def _why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
     """Return why a path cannot compute a silo, or nothing."""
     module = task.network.module
     if name == "one-step":
@@ -109,7 +111,9 @@ def _why_not(task: SiloTask, name: str) -> str:
         sure = rows_are_independent(module) or (type(module) is LSTMNetwork and is_unaltered(module))
         return "" if sure else "its rows may influence each other"
     if name == "kernel":
-        return why_not_fused(task)
+        if suspendable:
+            return "kernels take all steps at once, and the clients wait for logit gradients between them"
+        return why_no_kernel(task)
     if name == "layers":
         return "" if dense_layers(module) else "the network is not a chain of linear layers"
     return _stacking_fails(task) if name == "stacked" else ""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdcd.compute.interface import blame, check_embedding, mean_with_idle
+from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
+from tdcd.core.local_steps import Steps
 from tdcd.core.network import Block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -47,7 +48,10 @@ class Chunked(ABC):
     def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
         self.task, self.workers = task, workers
         self.padded = rows_are_independent(task.network.module)
-        weights = sum(tensor.numel() for tensor in task.network.initial().values())
+        initial = task.network.initial()
+        weights = sum(tensor.numel() for tensor in initial.values())
+        floating = [tensor.dtype for tensor in initial.values() if tensor.is_floating_point()]
+        self._dtype = floating[0] if floating else task.features.dtype
         self._client_bytes = weights * task.features.element_size()
         self._row_bytes = (task.features[0].numel() + self.activations()) * task.features.element_size()
 
@@ -56,15 +60,13 @@ class Chunked(ABC):
         """Return about how many numbers a row's pass through the network makes."""
 
     @abstractmethod
-    def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
+    def steps(self, block: Block, x: Tensor, share: Tensor, rate: float) -> Steps:
         """Take all steps of a chunk's clients from the hub's block; return their blocks, stacked.
 
         Args:
             block: θ_j, not to be changed.
             x: Rows, shape (G, n, …).
-            y: Prepared labels, shape (G, n) or (G, n, E).
-            stale: Φ_{-j} of these rows, shape (G, n, E).
-            share: Weight of each row in its client's loss: 1/n_k, or 0 for padding; shape (G, n).
+            share: Weight of each row in its client's loss: 1/n_k, or 0 for padding; shape (G, n, 1).
             rate: η.
         """
 
@@ -78,27 +80,24 @@ class Chunked(ABC):
 
         return torch.cat(self.workers.map(piece, torch.split(shards.samples, PIECE)))
 
-    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self.task, shards.samples
+        return descend_pieces(self.task, block, shards, rows, self.pieces(block, round_, shards), self.workers)
 
-        def one(chunk: Chunk) -> Mean:
-            chosen = rows[chunk.places]
-            counts = chunk.counts.unsqueeze(1).to(others)
-            share = (1 / counts).expand(chunk.places.shape) if chunk.real is None else chunk.real / counts
-            with blame(task, chunk.clients, "the local steps"):
-                new = self.descend_chunk(
-                    block, task.features[chosen], task.labels[chosen], others[chunk.places], share, round_.rate
-                )
-            mean = Mean(block)
-            uniform = task.averaging == "uniform"
-            mean.add_stack(new, torch.ones(len(chunk.counts)) if uniform else chunk.counts)
-            return mean
+    def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterator[Piece]:
+        """See Suspendable."""
+        uniform = self.task.averaging == "uniform"
+        for chunk in self.chunks(shards):
+            weights = torch.ones(len(chunk.counts)) if uniform else chunk.counts
+            yield Piece(chunk.places, self._steps(block, shards, chunk, round_.rate), weights)
 
-        mean = mean_with_idle(task, block, shards)
-        for part in self.workers.stream(one, self.chunks(shards)):
-            mean.merge(part)
-        return mean
+    def _steps(self, block: Block, shards: Shards, chunk: Chunk, rate: float) -> Steps:
+        task = self.task
+        x = task.features[shards.samples[chunk.places]]
+        counts = chunk.counts.unsqueeze(1).to(x.device, self._dtype)
+        share = (1 / counts).expand(chunk.places.shape) if chunk.real is None else chunk.real / counts
+        with blame(task, chunk.clients, "the local steps"):
+            return (yield from self.steps(block, x, share.unsqueeze(-1), rate))
 
     def chunks(self, shards: Shards) -> Iterator[Chunk]:
         """Cut the clients into chunks of similar size, smallest clients first, without a loop over clients."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from tdcd.compute.chunked import Chunked
 from tdcd.compute.modules import is_unaltered
 from tdcd.compute.stacked import stack
 from tdcd.compute.workers import ALONE, Workers
-from tdcd.core.client import LocalSteps, descend
+from tdcd.core.local_steps import Backward, Steps, local_steps
 from tdcd.core.network import Block, copy_block
 from tdcd.core.task import SiloTask
 
@@ -49,24 +50,29 @@ class Layers(Chunked):
         assert result is not None, "only for chains of linear layers"  # noqa: S101
         self._layers = result
         super().__init__(task, workers)
-        self._plain = task.steps == LocalSteps(task.steps.count)
 
     def activations(self) -> int:
         """See Chunked."""
         return 2 * sum(layer.widths[1] for layer in self._layers)
 
-    def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
+    def steps(self, block: Block, x: Tensor, share: Tensor, rate: float) -> Steps:
         """See Chunked."""
-        x, share = x.flatten(2), share.unsqueeze(-1)
+        x, steps = x.flatten(2), self.task.steps
         blocks = copy_block(stack(block, len(x)))
-        with torch.no_grad():
-            if self._plain:
-                for _ in range(self.task.steps.count):
-                    self._step(blocks, x, y, stale, share, rate)
-            else:
-                steps = self.task.steps
-                descend(lambda now: self._gradient(now, x, y, stale, share), blocks, steps, rate, grouped=True)
+        if not steps.plain:
+            return (yield from local_steps(partial(self._recorded, x), blocks, share, steps, rate, grouped=True))
+        for _ in range(steps.count):
+            with torch.no_grad():
+                *inputs, embeddings = self._forward(blocks, x)
+            gradients = yield embeddings
+            with torch.no_grad():
+                self._step(blocks, inputs, gradients * share, rate)
         return blocks
+
+    def _recorded(self, x: Tensor, blocks: Block) -> tuple[Tensor, Backward]:
+        with torch.no_grad():
+            *inputs, embeddings = self._forward(blocks, x)
+        return embeddings, partial(self._gradient, blocks, inputs)
 
     def _forward(self, blocks: Block, x: Tensor) -> list[Tensor]:
         """Return the input of every layer and the embedding, each (G, n, width)."""
@@ -82,10 +88,8 @@ class Layers(Chunked):
             outputs.append(x)
         return outputs
 
-    def _step(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> None:
+    def _step(self, blocks: Block, inputs: list[Tensor], g: Tensor, rate: float) -> None:
         """Take one step of plain SGD, each gradient going straight into its weights."""
-        *inputs, embedding = self._forward(blocks, x)
-        g = self.task.objective.gradient(embedding.add_(stale), y).mul_(share)
         for index in range(len(self._layers) - 1, -1, -1):
             layer, h = self._layers[index], inputs[index]
             weight, below = blocks[layer.weight], g
@@ -96,19 +100,17 @@ class Layers(Chunked):
                 blocks[layer.bias].sub_(g.sum(1), alpha=rate)
             g = below
 
-    def _gradient(self, blocks: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor) -> Block:
-        """Return every client's gradient."""
-        *inputs, embedding = self._forward(blocks, x)
-        g = self.task.objective.gradient(embedding.add_(stale), y).mul_(share)
-        result: Block = {}
+    def _gradient(self, blocks: Block, inputs: list[Tensor], g: Tensor) -> Block:
+        """Return every client's gradient, given that at the embeddings."""
+        gradient: Block = {}
         for index in range(len(self._layers) - 1, -1, -1):
             layer, h = self._layers[index], inputs[index]
-            result[layer.weight] = torch.bmm(g.transpose(1, 2), h)
+            gradient[layer.weight] = torch.bmm(g.transpose(1, 2), h)
             if layer.bias is not None:
-                result[layer.bias] = g.sum(1)
+                gradient[layer.bias] = g.sum(1)
             if index:
                 g = self._below(index, torch.bmm(g, blocks[layer.weight]), h)
-        return result
+        return gradient
 
     def _below(self, index: int, g: Tensor, h: Tensor) -> Tensor:
         """Turn the gradient at a layer's input into that at the layer below, before its activation."""

@@ -1,20 +1,21 @@
 """One client after another: works for every module, and is what all other paths fall back on."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import torch
 from torch import Tensor
 
+from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces, weight_of
 from tdcd.compute.footprint import KEPT, bytes_per_row
-from tdcd.compute.interface import blame, check_embedding, mean_with_idle, weight_of
 from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
-from tdcd.core.client import descend, gradient_of
+from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.round import Round
@@ -22,6 +23,7 @@ from tdcd.core.seeds import client_seed
 from tdcd.core.streams import borrow_stream, reseed, set_stream, stream_state
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
+from tdcd.core.torch_extras import copy_all_, writes
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Loop:
         def one(shard: tuple[int, slice]) -> Tensor:
             client, part = shard
             with blame(task, [client], "the forward pass"), torch.set_grad_enabled(share):
-                replica = self._lent(self._embedding)
+                replica = self._borrow(self._embedding)
                 replica.load(block, loading)
                 replica.copy_buffers(block)
                 self._seed(round_, client)
@@ -79,42 +81,63 @@ class Loop:
         with self._stream():
             return torch.cat(self._workers.map(one, shards))
 
-    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        task, rows_of, labels = self._task, self._row_getter(shards), self._task.labels[shards.samples]
-
-        def one(shard: tuple[int, slice]) -> tuple[Replica, int]:
-            client, part = shard
-            with blame(task, [client], "the local steps"):
-                replica = self._lent(self._descending)
-                replica.load(block)
-                if client in self._first:
-                    replica.set_buffers(self._first[client].buffers)
-                else:
-                    replica.copy_buffers(block)
-                self._seed(round_, client)
-                x, y, stale = rows_of(part), labels[part], others[part]
-
-                def gradient(now: Block) -> Block:
-                    first = self._first.pop(client, None)
-                    if first is None:
-                        embedding, weights = replica.module(x.clone() if self._copies else x), now
-                    else:
-                        embedding, weights = first.embedding, first.weights
-                        if self._draws:
-                            set_stream(self._device, first.stream)
-                    return gradient_of(task.objective.loss(embedding + stale, y), weights)
-
-                descend(gradient, replica.weights, task.steps, round_.rate)
-                return replica, len(x)
-
-        mean = mean_with_idle(task, block, shards)
+        pieces = self.pieces(block, round_, shards)
         with self._stream():
-            for replica, count in self._workers.stream(one, shards):
-                mean.add(replica.block(), weight_of(task, count))
-                self._descending.put(replica)
-        self._first = {}
-        return mean
+            return descend_pieces(self._task, block, shards, rows, pieces, self._workers)
+
+    def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterator[Piece]:
+        """See Suspendable."""
+        rows_of, first, self._first = self._row_getter(shards), self._first, {}
+        for client, part in shards:
+            borrowed: list[Replica] = []
+            steps = self._steps(block, round_, client, partial(rows_of, part), first.pop(client, None), borrowed)
+            release = partial(self._give_back, borrowed)
+            yield Piece(part, steps, weight_of(self._task, part.stop - part.start), release)
+
+    def _steps(
+        self,
+        block: Block,
+        round_: Round,
+        client: int,
+        rows: Callable[[], Tensor],
+        first: First | None,
+        borrowed: "list[Replica]",
+    ) -> Steps:
+        """Take a client's steps with a replica of its own, which lies in ``borrowed`` meanwhile."""
+        task, device = self._task, self._device
+        with blame(task, [client], "the local steps"):
+            replica, x = self._borrow(self._descending), rows()
+            borrowed.append(replica)
+            replica.load(block)
+            if first:
+                replica.set_buffers(first.buffers)
+                stream = first.stream
+            else:
+                replica.copy_buffers(block)
+                self._seed(round_, client)
+                stream = stream_state(device) if self._draws else []
+
+            def forward(weights: Block) -> tuple[Tensor, Backward]:
+                nonlocal first, stream
+                if first:
+                    embedding, weights, first = first.embedding, first.weights, None
+                else:
+                    if self._draws:  # other clients may have drawn since
+                        set_stream(device, stream)
+                    with torch.enable_grad():
+                        embedding = replica.module(x.clone() if self._copies else x)
+                    if self._draws:
+                        stream = stream_state(device)
+                return embedding.detach(), autograd(embedding, weights)
+
+            yield from local_steps(forward, replica.weights, 1 / len(x), task.steps, round_.rate)
+            return replica.block()
+
+    def _give_back(self, borrowed: "list[Replica]") -> None:
+        while borrowed:
+            self._descending.put(borrowed.pop())
 
     def _row_getter(self, shards: Shards) -> Callable[[slice], Tensor]:
         """Return what gives a client its rows: gathered for all clients at once, if there is memory for them."""
@@ -124,7 +147,7 @@ class Loop:
         gathered = features[samples]
         return lambda part: gathered[part]
 
-    def _lent(self, replicas: "SimpleQueue[Replica]") -> "Replica":
+    def _borrow(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:
             return replicas.get_nowait()
         except Empty:
@@ -164,7 +187,7 @@ class Replica:
         self.forget()
         if self._parameters and (loading is None or self._loading is not loading):
             with torch.no_grad():
-                torch._foreach_copy_(self._parameters, [block[name] for name in self._names])
+                copy_all_(self._parameters, [block[name] for name in self._names])
             self._loading = loading
 
     def copy_buffers(self, block: Block) -> None:
@@ -200,7 +223,7 @@ def draws(task: SiloTask) -> bool:
             with torch.no_grad():
                 task.network(task.network.initial(), task.features[:2].clone(), training=True)
         except Exception:
-            return True  # what fails here will fail in training, where it can be told properly
+            return True  # what fails here will fail in training, where it gets a proper error
         return not all(map(torch.equal, before, stream_state(device)))
 
 
@@ -208,10 +231,10 @@ def pure(task: SiloTask) -> bool:
     """Tell whether a forward pass leaves all but buffers alone; torch counts the writes to each tensor."""
     replica, x = Replica(task.network), task.features[:2].clone()
     watched = [x, *replica.module.parameters()]
-    before = [tensor._version for tensor in watched]
+    before = [writes(tensor) for tensor in watched]
     with borrow_stream(task.features.device), torch.no_grad():
         try:
             replica.module(x)
         except Exception:
-            return False  # what fails here will fail in training, where it can be told properly
-    return before == [tensor._version for tensor in watched] and not replica.forget()
+            return False  # what fails here will fail in training, where it gets a proper error
+    return before == [writes(tensor) for tensor in watched] and not replica.forget()

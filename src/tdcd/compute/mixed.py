@@ -1,8 +1,10 @@
 """Stacked in rounds where many clients have equally many rows, one client at a time in the others."""
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
-from tdcd.compute.interface import Compute
+from tdcd.compute.base import Piece, Suspendable
 from tdcd.compute.loop import Loop
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.workers import ALONE, Workers
@@ -21,7 +23,7 @@ class Mixed:
 
     def __init__(self, task: SiloTask, workers: Workers = ALONE, *, seeded: bool = False) -> None:
         self._stacked, self._loop = Stacked(task, workers), Loop(task, workers, seeded=seeded)
-        self._now: Compute = self._loop
+        self._now: Suspendable = self._loop
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
@@ -29,6 +31,10 @@ class Mixed:
         self._now = self._stacked if crowded else self._loop
         return self._now.embed(block, round_, shards)
 
-    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        return self._now.descend(block, round_, shards, others)
+        return self._now.descend(block, round_, shards, rows)
+
+    def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterable[Piece]:
+        """See Suspendable."""
+        return self._now.pieces(block, round_, shards)

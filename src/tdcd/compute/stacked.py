@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from tdcd.compute.base import blame, check_embedding
 from tdcd.compute.chunked import Chunk, Chunked
 from tdcd.compute.footprint import bytes_per_row
-from tdcd.compute.interface import blame, check_embedding
 from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.workers import ALONE, Workers
-from tdcd.core.client import autograd, descend
+from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.network import Block, copy_block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -49,19 +49,21 @@ class Stacked(Chunked):
             embedding[chunk.places] = part
         return embedding
 
-    def descend_chunk(self, block: Block, x: Tensor, y: Tensor, stale: Tensor, share: Tensor, rate: float) -> Block:
+    def steps(self, block: Block, x: Tensor, share: Tensor, rate: float) -> Steps:
         """See Chunked."""
-        task = self.task
+        network = self.task.network
+
+        def forward(blocks: Block) -> tuple[Tensor, Backward]:
+            weights = {name: blocks[name].detach().requires_grad_() for name in network.trainable}
+            now = {**blocks, **weights}
+            with torch.enable_grad():
+                embeddings = self._forward(now, x.clone() if self._copies else x)
+            blocks.update({name: tensor for name, tensor in now.items() if name not in weights})
+            return embeddings.detach(), autograd(embeddings, weights)
+
         blocks = copy_block(stack(block, len(x)))
-
-        def loss(embedding: Tensor) -> Tensor:
-            return (task.objective.losses(embedding + stale, y) * share).sum()
-
-        def forward(now: Block) -> Tensor:
-            return self._forward(now, x.clone() if self._copies else x)
-
-        descend(autograd(forward, loss, task.network.trainable), blocks, task.steps, rate, grouped=True)
-        if task.network.remembers:
+        blocks = yield from local_steps(forward, blocks, share, self.task.steps, rate, grouped=True)
+        if network.remembers:
             raise ValueError(
                 "it changes an attribute that is neither a weight nor a buffer, which stacked clients would share; "
                 'register it as a buffer, or set compute = "loop"'

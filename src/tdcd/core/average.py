@@ -1,4 +1,4 @@
-"""The hub's average of its clients' weights (line 31 of Algorithm 1), as a running sum."""
+"""The hub's average of its clients' weights (line 32 of Algorithm 1), as a running sum."""
 
 from typing import Literal
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
+from tdcd.core.torch_extras import add_all_
 
 Averaging = Literal["uniform", "samples"]
 """``uniform``: every client counts 1/K_j, as in the paper, also one with no rows in the batch, whose weights are
@@ -38,7 +39,7 @@ class Mean:
         """Add one block."""
         if block:
             summed = [self._apart(name, t) for name, t in block.items()] if self._whole else list(block.values())
-            torch._foreach_add_([self._sum[name] for name in block], summed, alpha=weight)
+            add_all_([self._sum[name] for name in block], summed, weight)
         self.count(weight)
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float) -> None:
@@ -63,6 +64,11 @@ class Mean:
         for name, tensor in total.items():
             self._sum[name].add_(tensor)
         self._weight += weight
+
+    @property
+    def weight(self) -> float:
+        """What all that was added weighs together."""
+        return self._weight
 
     def merge(self, other: "Mean") -> None:
         """Add all that another mean, which began with the same block, has seen."""

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdcd.core.torch_extras import is_batched
+
 _OWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 _SHOWN = (bool, int, float, complex, str, bytes, type(None))
@@ -76,7 +78,7 @@ class Attributes:
         if one is two:
             return True
         if isinstance(one, Tensor) and isinstance(two, Tensor):
-            plain = not torch._C._functorch.is_batchedtensor(one)
+            plain = not is_batched(one)
             return plain and one.dtype == two.dtype and one.shape == two.shape and _equal(one, two)
         if type(one) is not type(two):
             return False

@@ -33,7 +33,7 @@ class Network:
                 "change the gradient in forward, or by a hook of the module"
             )
         self.module = copy.deepcopy(module).to(device, dtype).train()
-        self.device = torch.device(device)
+        self.device, self.dtype = torch.device(device), dtype
         self.trainable = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         self.buffers = tuple(name for name in self.initial() if name not in self.trainable)
         """Everything that gradient steps leave alone: running statistics, frozen weights."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tdcd.core.labels import PrivateLabels
+from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from tdcd.core.round import Round
@@ -41,7 +41,7 @@ def oracle_round(
                 for p, row in zip(samples, embeddings, strict=True):
                     phi[silo][p] = row.detach().clone()  # it may be a view of a weight
 
-    # Lines 16-22: the hubs exchange, each sums what the others sent.
+    # Lines 16-20: the hubs exchange, each sums what the others sent.
     phi_minus: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
     for silo in tasks:
         for p in zeta:
@@ -50,7 +50,7 @@ def oracle_round(
                 if other != silo:
                     phi_minus[silo][p] = phi_minus[silo][p] + phi[other][p]
 
-    # Lines 23-34: Q local steps at each client, then the hub's average.
+    # Lines 21-34: Q local steps at each client, then the hub's average.
     result: dict[str, Block] = {}
     for silo, task in tasks.items():
         models, weights = [], []
@@ -65,7 +65,7 @@ def oracle_round(
                     local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y))
                 else:
                     first = torch.stack([phi[silo][p] + phi_minus[silo][p] for p in samples])
-                    backward = by_answers(private, silo, round_, samples, stale, first)
+                    backward = by_gradients(private, silo, round_, samples, stale, first)
                     local_steps(model, x, task, round_.rate, backward)
             models.append({name: tensor.detach() for name, tensor in named_tensors(model)})
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
@@ -136,10 +136,10 @@ def by_labels(objective: Loss, stale: Tensor, y: Tensor) -> Backward:
     return lambda _, embeddings: mean_loss(objective, embeddings + stale, y).backward()  # type: ignore[no-untyped-call]
 
 
-def by_answers(
+def by_gradients(
     private: PrivateLabels, silo: str, round_: Round, samples: list[int], stale: Tensor, first: Tensor
 ) -> Backward:
-    """A client that has not: it is told ∂ℓ/∂z, sample by sample, by the clients that have.
+    """A client without labels: it receives ∂ℓ/∂z, sample by sample, from the clients that have them.
 
     ``first`` are the scores of its samples at the exchange.
     """
@@ -149,19 +149,19 @@ def by_answers(
         scores = embeddings.detach() + stale
         if private.sharing == "stale":
             step, scores = 0, first
-        noise = private.drawn(round_.number, silo, step, scores.new_empty(len(batch), scores.shape[1]))
-        answers = []
+        noise = private.noise(round_.number, silo, step, scores.new_empty(len(batch), scores.shape[1]))
+        gradients = []
         for p, z in zip(samples, scores, strict=True):
             z = z.detach().clone().requires_grad_()
             mean_loss(private.objective, z.unsqueeze(0), private.labels[p : p + 1]).backward()  # type: ignore[no-untyped-call]
             assert z.grad is not None  # noqa: S101
-            answer = z.grad
+            gradient = z.grad
             if private.privatizer is not None:
-                answer = answer * min(1.0, private.privatizer.clip / max(float(answer.norm()), 1e-300))
+                gradient = gradient * min(1.0, private.privatizer.clip / max(float(gradient.norm()), 1e-300))
                 if noise is not None:
-                    answer = answer + private.privatizer.clip * private.privatizer.noise * noise[batch.index(p)]
-            answers.append(answer)
-        embeddings.backward(torch.stack(answers) / len(samples))  # type: ignore[no-untyped-call]
+                    gradient = gradient + private.privatizer.clip * private.privatizer.noise * noise[batch.index(p)]
+            gradients.append(gradient)
+        embeddings.backward(torch.stack(gradients) / len(samples))  # type: ignore[no-untyped-call]
 
     return backward
 

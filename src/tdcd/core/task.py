@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tdcd.core.average import Averaging
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
 from tdcd.core.objective import Loss
 from tdcd.core.topology import Roster
@@ -20,7 +20,7 @@ class SiloTask:
     features: Tensor
     """X_j, held once for all clients, shape (M, …)."""
     labels: Tensor
-    """y as the objective prepared it, shape (M,) or (M, E); where labels are elsewhere, the numbers of the samples."""
+    """y as the objective prepared it, shape (M,) or (M, E); of no use where labels are remote."""
     roster: Roster
     objective: Loss
     steps: LocalSteps
@@ -28,3 +28,5 @@ class SiloTask:
     seed: int
     width: int
     """E, the width of the embeddings."""
+    remote_labels: bool = False
+    """Whether another silo holds the labels: clients descend logit gradients that they receive."""

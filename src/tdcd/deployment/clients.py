@@ -18,7 +18,7 @@ SMALL = 1 << 16
 """Bytes that an answer may have on top of the tensors that are expected."""
 FAILURES = 3
 """Times in a row that nobody can do what is asked, before the hub gives up."""
-ROUND = frozenset({"embed", "answer", "step", "descend"})
+ROUND = frozenset({"embed", "gradients", "step", "descend"})
 """Questions of a round; others are of what is before it, and of evaluations."""
 LARGE = 1 << 23
 """Bytes of answers that are taken one at a time."""

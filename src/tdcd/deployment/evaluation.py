@@ -6,7 +6,7 @@ that hub measures. Where they are kept, its clients do, each on its own rows, an
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +16,14 @@ from torch import Tensor
 from tdcd.core.network import Block
 from tdcd.core.round import sum_embeddings
 from tdcd.data.splits import Part
-from tdcd.deployment.attempt import nbytes
 from tdcd.deployment.clients import Question, like
+from tdcd.deployment.driver import nbytes
 from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp, packed
+from tdcd.engines.base import Judge, Measures, Verdict
 from tdcd.errors import DeploymentError
-from tdcd.training.loop import Measures, Verdict
 from tdcd.training.metrics import measure
 from tdcd.training.tally import Tally, added, measured, ranks
-
-Judge = Callable[[Measures], Verdict]
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Evaluator(Gatherer):
         owners = sorted(name for name, silo in self.job.silos.items() if silo.label)
         return self.job.labels.silo or (owners[0] if owners else self.peers.chair)
 
-    async def measured(self, block: Block, number: int, judge: Judge) -> tuple[Measures, Verdict]:
+    async def evaluate(self, block: Block, number: int, judge: Judge) -> tuple[Measures, Verdict]:
         """Measure the whole model on all samples whose clients are there, in every silo."""
         self.stage = f"evaluating after round {number}"
         attempt, end = 0, time.monotonic() + self.job.deployment.hub_deadline
@@ -77,7 +75,7 @@ class Evaluator(Gatherer):
         if not self.plan.label_only:
             parts[self.silo] = tensors
         scores = {part: self._joined(part, parts) for part in self.plan.counts}
-        if self.job.labels.kept:
+        if self.job.labels.private:
             measures = await self._judged(scores, stamp)
         else:
             measures = {part: self._measure(part, *scores[part]) for part in scores}
@@ -85,7 +83,7 @@ class Evaluator(Gatherer):
         missing = [part.word for part in self.plan.counts if not record[part]]
         verdict = "worse" if missing else judge(record)
         facts: dict[str, Any] = {"verdict": verdict, "missing": missing}
-        if not self.job.labels.kept or self.job.labels.tell_metrics:
+        if not self.job.labels.private or self.job.labels.tell_metrics:
             facts["measures"] = {part.word: measures for part, measures in record.items()}
         await asyncio.gather(
             *(self.peers.send(name, Message("metrics", facts, {}, stamp)) for name in self.peers.peers)

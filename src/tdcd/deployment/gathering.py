@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block, Network
+from tdcd.core.state import HubUpdate, SiloState, take_average
 from tdcd.data.alignment import Alignment, Keys, same_kind
 from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
@@ -26,12 +27,13 @@ from tdcd.deployment.messages import Message, RefusedError, tensors_array
 from tdcd.deployment.party import SurveyReport
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
+from tdcd.engines.base import RewoundError
 from tdcd.errors import DataError, DeploymentError
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.tables import silo_features
 from tdcd.files import write_atomically
-from tdcd.training.loop import RewoundError
+from tdcd.training.momentum import hub_updates
 from tdcd.training.setup import build_network, check_finite, width_of
 
 
@@ -71,6 +73,12 @@ class Gatherer:
     _surveys: dict[str, Survey] = field(default_factory=dict)
     _columns: list[str] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def update(self) -> HubUpdate:
+        """What the hub makes of its clients' average."""
+        networks = {self.silo: self.model.network} if self.model.network else {}
+        return hub_updates(self.job.training, networks).get(self.silo, take_average)
 
     @property
     def plan(self) -> SiloPlan:
@@ -189,6 +197,10 @@ class Gatherer:
             network.release_weights()
         return Model(network, shape, width, labels)
 
+    def first_state(self) -> SiloState:
+        """Return what the silo carries into the first round."""
+        return SiloState(self.first_block())
+
     def first_block(self) -> Block:
         """Return the silo's first weights, drawn from the seed; none in a silo that has labels only."""
         settings, shape = self.job.training, self.model.shape
@@ -243,9 +255,9 @@ class Gatherer:
         ids = tensors_array("ids", answer)
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
             raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")
-        if own.label in values and self.job.labels.kept:
+        if own.label in values and self.job.labels.private:
             raise RefusedError(f"client '{link.name}' sends labels, which are to be kept")
-        if own.label and own.label not in values and not self.job.labels.kept:
+        if own.label and own.label not in values and not self.job.labels.private:
             raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
         return Keys(table, ids.astype(np.str_) if self._kind == "U" else ids, values)
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,18 @@ import torch
 from torch import Tensor
 
 from tdcd.core.ledger import Traffic
-from tdcd.core.network import Block, Blocks
+from tdcd.core.script import NOTHING, EmptyBatch, Lost, Plan, communication_round, plan_rounds
+from tdcd.core.script import Hub as ScriptHub
+from tdcd.core.state import SiloState, States
 from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
-from tdcd.deployment.attempt import Attempt, LostError, united
-from tdcd.deployment.evaluation import Evaluator, Judge
+from tdcd.deployment.driver import SiteClients, SitePeers, read_samples, samples_tensor
+from tdcd.deployment.evaluation import Evaluator
 from tdcd.deployment.messages import AWAY, Message, Stamp
 from tdcd.deployment.shared import VERSION
 from tdcd.deployment.wire.tdcd_pb2 import ClientStatus, PeerStatus, StatusReply
+from tdcd.engines.base import Judge, Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, join_names
-from tdcd.training.loop import Measures, RewoundError, Verdict
 
 ALONE = (
     "this hub has all it needs, and ends alone; when a hub that has not ended is back, start this one again, too, and "
@@ -45,14 +48,14 @@ class Hub(Evaluator):
 
     round: int = 0
     last_error: str = ""
-    _away: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    _away: Lost = NOTHING
     """Samples of the next mini-batch whose clients are away, in whatever silo."""
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _started: float = field(default_factory=time.monotonic)
 
     # Rounds
 
-    async def agreed(self, rounds: Sequence[int]) -> int:
+    async def agree(self, rounds: Sequence[int]) -> int:
         """Meet the other hubs, and find the newest round that all can go on after."""
         self.stage = "gathering clients"
         await self.clients.all_or(self.job.deployment.minimum_clients, self.job.deployment.hub_deadline)
@@ -83,7 +86,7 @@ class Hub(Evaluator):
                     f"embedding widths differ between silos: {text}; every silo's network must end in the same number "
                     "of outputs, and where one has labels only, in as many as there are classes"
                 )
-            self._away = np.empty(0, dtype=np.int64)
+            self._away = NOTHING
             self.label_only = frozenset(name for name, text in everybody.items() if text["bare"])
             every = sum(self.plan.counts.values())
             self.peers.most = every * (self.model.width * self.job.training.dtype.itemsize + 16) + (1 << 20)
@@ -91,46 +94,66 @@ class Hub(Evaluator):
             self.round = result
             return result
 
-    async def one_round(self, block: Block, number: int) -> tuple[Block, Traffic]:
-        """Do this silo's part of a round."""
+    async def one_round(self, state: SiloState, number: int) -> tuple[SiloState, Traffic]:
+        """Run this silo's part of a round."""
         self.stage = f"round {number}"
         await self.enough()
         self.peers.advance(number)
-        batch, waiting = self._batch(number), Waiting(self.job.deployment.hub_deadline)
-        lost, attempt, traffic = self._away, 0, Traffic()
+        before, waiting = self._counted(), Waiting(self.job.deployment.hub_deadline)
+        away, first = self._away, 0
         while True:
-            zeta = torch.from_numpy(np.setdiff1d(batch, lost, assume_unique=True))
-            stamp = Stamp("", 0, number, attempt)
-            attempt += 1
-            if not len(zeta):
-                lost = await self._someone(stamp, waiting)
-                continue
-            result, sent = await self._attempt(block, zeta, lost, stamp)
-            traffic += sent
-            if isinstance(result, dict):
+            try:
+                outcome = await communication_round(partial(self._attempt, number), state, away, first)
                 break
-            lost = np.union1d(lost, result)
-        for name in self.plan.roster.clients if len(lost) else ():
-            if (
-                np.isin(self.plan.training(name), lost).any()
-                and not np.isin(self.plan.training(name), zeta.numpy()).any()
-            ):
-                self.clients.left_out[name] = self.clients.left_out.get(name, 0) + 1
+            except EmptyBatch as error:
+                stamp = Stamp("", 0, number, error.attempt)
+                away, first = await self._someone(stamp, waiting), error.attempt + 1
+        self._away = outcome.away
+        self._count_left_out(number, outcome.lost)
         self.round = number
         self._ends.append(time.monotonic())
-        return result, traffic
+        sent = (now - then for now, then in zip(self._counted(), before, strict=True))
+        return outcome.state, Traffic(*sent)
 
-    async def _attempt(self, block: Block, zeta: Tensor, lost: Array, stamp: Stamp) -> tuple[Block | Array, Traffic]:
-        """Try a round on a mini-batch; return the new block, or the samples that it must be begun again without."""
-        away = stamp.round + 1
-        attempt = Attempt(self, block, zeta, lost, stamp, lambda: torch.from_numpy(self._away_in(away)))
-        try:
-            result, self._away = await attempt.run()
-        except LostError as error:
-            return error.samples, attempt.traffic
-        return result, attempt.traffic
+    def _attempt(self, number: int, lost: Lost, attempt: int) -> ScriptHub[Tensor, SiloState] | None:
+        """Open an attempt at a round, if samples are left."""
+        batch = self._left(number, lost)
+        if not len(batch):
+            return None
+        stamp = Stamp("", 0, number, attempt)
+        like = torch.empty(len(batch), self.model.width, dtype=self.job.training.dtype)
+        clients = SiteClients(self, batch, lost, stamp, lambda: self._away_in(number + 1))
+        peers = SitePeers(self.peers, self.silo, self.round_plan, batch, like, stamp)
+        return ScriptHub(self.silo, self.round_plan, clients, peers)
 
-    async def _someone(self, stamp: Stamp, waiting: "Waiting") -> Array:
+    @property
+    def round_plan(self) -> Plan:
+        """The roles of all silos in a round, once the hubs have met."""
+        labels, steps = self.job.labels, self.job.training.local_steps
+        silos = {self.silo, *self.peers.peers}
+        features = dict.fromkeys(silos - self.label_only, steps)
+        return plan_rounds(features, labels.sharing or "shared", labels.label_holder, self.label_only)
+
+    def _left(self, number: int, lost: Lost) -> Tensor:
+        """Return a round's mini-batch without lost samples."""
+        batch = self._batch(number)
+        return torch.from_numpy(batch[[sample not in lost for sample in batch.tolist()]] if lost else batch)
+
+    def _counted(self) -> tuple[int, int, int]:
+        """Return the bytes of rounds so far, as counted where they were put into frames."""
+        clients = self.clients.meter
+        return clients.received, clients.sent, self.peers.meter.sent
+
+    def _count_left_out(self, number: int, lost: Lost) -> None:
+        """Count the clients whose rows of a mini-batch were all lost."""
+        if lost:
+            left = self._left(number, lost).numpy()
+            for name in self.plan.roster.clients:
+                held = self.plan.training(name)
+                if not lost.isdisjoint(held.tolist()) and not np.isin(held, left).any():
+                    self.clients.left_out[name] = self.clients.left_out.get(name, 0) + 1
+
+    async def _someone(self, stamp: Stamp, waiting: "Waiting") -> Lost:
         """Wait a while for clients, as all hubs do where nothing of a mini-batch is left; return who is away then.
 
         Raises:
@@ -140,33 +163,34 @@ class Hub(Evaluator):
             self.log("waiting for clients: those there, in all silos, hold no sample of the mini-batch in common")
         await waiting.pause()
         await self.enough()
-        away, late = torch.from_numpy(self._away_in(stamp.round)), waiting.over
-        text = await self.peers.exchange(Message("anybody", {"late": late}, {AWAY: away}, stamp))
-        if late or any(message.facts.get("late") is True for message in text.values()):
+        away, late = self._away_in(stamp.round), waiting.over
+        answers = await self.peers.exchange(Message("anybody", {"late": late}, {AWAY: samples_tensor(away)}, stamp))
+        if late or any(message.facts.get("late") is True for message in answers.values()):
             raise DeploymentError(
                 f"the clients that are there, in all silos, hold no sample of the mini-batch of round {stamp.round} in "
                 "common, so that there is nothing to train on. What was done is kept: start the hubs again when more "
                 "clients are back"
             )
-        return united(AWAY, away, text)
+        others = (read_samples(message, AWAY, f"the hub of silo '{silo}'") for silo, message in answers.items())
+        return away.union(*others)
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
-        batch: Array = self.job.training.drawn(number, self.plan.counts[Part.TRAIN]).numpy()
+        batch: Array = self.job.training.sample_batch(number, self.plan.counts[Part.TRAIN]).numpy()
         return batch
 
-    def _away_in(self, number: int) -> Array:
+    def _away_in(self, number: int) -> Lost:
         """Return the samples of a round's mini-batch whose clients are away now, where a round needs them."""
         away = set(self.plan.roster.clients) - self.clients.present()
-        idle = self.plan.label_only and not self.job.labels.kept  # its labels were handed over, and it has nothing else
+        idle = self.plan.label_only and not self.job.labels.private  # its labels were handed over: it has no part
         if not away or idle or number > self.job.training.rounds:
-            return np.empty(0, dtype=np.int64)
+            return NOTHING
         held = np.concatenate([self.plan.training(name) for name in sorted(away)])
-        return np.intersect1d(self._batch(number), held, assume_unique=True)
+        return frozenset(np.intersect1d(self._batch(number), held, assume_unique=True).tolist())
 
     # The end
 
-    async def concluded(self, number: int, kept: int) -> bool:
+    async def conclude(self, number: int, kept: int) -> bool:
         """Wait until all hubs have written what they hold at the end: one that was killed may need this one.
 
         Returns:
@@ -257,36 +281,37 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class HubParty:
-    """A hub as the loop over rounds sees it. See Party."""
+class HubEngine:
+    """One hub's part of a training, as the loop over rounds sees it. See Engine."""
 
     hub: Hub
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Runs a coroutine in the hub's event loop and waits for it."""
 
     @property
-    def paths(self) -> Mapping[str, str]:
+    def compute_plan(self) -> Mapping[str, str]:
         """Clients compute as they see fit."""
         return {self.hub.silo: "at its clients' sites"}
 
-    def agreed(self, rounds: Sequence[int]) -> int:
-        """See Party."""
-        result: int = self.run(self.hub.agreed(rounds))
-        return result
+    def agree(self, rounds: Sequence[int]) -> int:
+        """See Engine."""
+        start: int = self.run(self.hub.agree(rounds))
+        return start
 
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
-        """See Party."""
-        block, traffic = self.run(self.hub.one_round(blocks[self.hub.silo], number))
-        return {self.hub.silo: block}, traffic
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
+        """See Engine."""
+        state, traffic = self.run(self.hub.one_round(states[self.hub.silo], number))
+        return {self.hub.silo: state}, traffic
 
-    def concluded(self, number: int, kept: int) -> bool:
-        """See Party."""
-        result: bool = self.run(self.hub.concluded(number, kept))
-        return result
+    def conclude(self, number: int, selected: int) -> bool:
+        """See Engine."""
+        confirmed: bool = self.run(self.hub.conclude(number, selected))
+        return confirmed
 
-    def measured(self, blocks: Blocks, judge: Judge) -> tuple[Measures, Verdict]:
-        """See Party."""
-        result: tuple[Measures, Verdict] = self.run(self.hub.measured(blocks[self.hub.silo], self.hub.round, judge))
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+        """See Engine."""
+        weights = states[self.hub.silo].weights
+        result: tuple[Measures, Verdict] = self.run(self.hub.evaluate(weights, self.hub.round, judge))
         return result
 
 

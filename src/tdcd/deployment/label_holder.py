@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.labels import logit_gradients
+from tdcd.core.gradients import logit_gradients
 from tdcd.data.splits import Part
 from tdcd.deployment.messages import Message, RefusedError
 from tdcd.training.labels import Labels
@@ -34,7 +34,7 @@ class LabelHolder:
     labels: Mapping[Part, Tensor]
     """As the loss wants them."""
 
-    def answers(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
+    def gradients(self, rows: Tensor, scores: Mapping[str, Tensor]) -> Message:
         """Return ∂ℓ/∂z of training rows (n,) at their scores (n, E), field by field."""
         objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
         record = {}
@@ -44,7 +44,7 @@ class LabelHolder:
             record[who] = logit_gradients(
                 objective, z, labels, self.job.privatizer, secret_noise(z) if self.job.noise else None
             )
-        return Message("answers", {}, record)
+        return Message("gradients", {}, record)
 
     def judged(self, question: Message) -> Message:
         """Add up how good the model is on this client's rows, for every part that the hub sends scores of."""

@@ -42,11 +42,13 @@ _WORD = 8
 """A tensor's bytes are padded to a multiple of this, so that each begins where a number may."""
 
 
-OTHERS, WITHOUT, LOST, AWAY = "others", "without", "lost", "away"
-"""Fields: the summed embeddings of the other silos; samples that have left the mini-batch, are lost or will be away.
+EMBEDDINGS, GRADIENTS, OTHERS, ROWS = "embeddings", "gradients", "others", "rows"
+"""Fields: a vector for each row of the mini-batch; ``others`` are the summed embeddings of the other silos."""
+WITHOUT, LOST, AWAY = "without", "lost", "away"
+"""Fields: samples that have left the mini-batch, are lost or will be away.
 
-Names that users choose, of silos, weights or columns, are never fields themselves: ``weight`` and ``asker`` make fields
-of them that no other field can be.
+Names that users choose, of silos, weights or columns, are never fields themselves: ``weight`` and ``requester`` make
+fields of them that no other field can be.
 """
 
 
@@ -69,8 +71,8 @@ def unpacked(field: str) -> str:
     return field.removeprefix(weight(""))
 
 
-def asker(silo: str) -> str:
-    """Return the field of what a silo asks, and of the answer to it."""
+def requester(silo: str) -> str:
+    """Return the field of the scores that a silo requests gradients at, and of the gradients."""
     return f"of {silo}"
 
 
@@ -78,16 +80,16 @@ class RefusedError(DeploymentError):
     """A message that cannot be understood, or is larger than it may be."""
 
 
-def asked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what silos ask, by its fields.
+def gradient_requests(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the scores at which silos request gradients, by field.
 
     Raises:
         RefusedError: something else is among them.
     """
-    result = {field: tensor for field, tensor in tensors.items() if field.startswith(asker(""))}
-    if strange := set(tensors) - set(result) - {WITHOUT}:
-        raise RefusedError(f"the field '{min(strange)[:40]}' is not known")
-    return result
+    requests = {field: tensor for field, tensor in tensors.items() if field.startswith(requester(""))}
+    if strange := set(tensors) - set(requests) - {WITHOUT}:
+        raise RefusedError(f"unexpected tensor '{min(strange)[:40]}'")
+    return requests
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ class Stamp:
     epoch: int = 0
     round: int = 0
     attempt: int = 0
+    step: int = 0
+    """Local steps before it, in this attempt."""
+
+    def at(self, step: int) -> "Stamp":
+        """Return the same at another step."""
+        return replace(self, step=step)
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
         epoch=stamp.epoch,
         round=stamp.round,
         attempt=stamp.attempt,
+        step=stamp.step,
         kind=message.kind,
         facts=json.dumps(message.facts, allow_nan=True) if message.facts else "",
         tensors=[
@@ -271,7 +280,7 @@ def _message(header: Header, tensors: Mapping[str, Tensor]) -> Message:
         raise RefusedError("a message whose facts are not JSON") from error
     if not isinstance(facts, dict):
         raise RefusedError("a message whose facts are no table")
-    stamp = Stamp(header.job, header.epoch, header.round, header.attempt)
+    stamp = Stamp(header.job, header.epoch, header.round, header.attempt, header.step)
     return Message(header.kind, facts, tensors, stamp)
 
 

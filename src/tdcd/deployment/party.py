@@ -9,12 +9,11 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from tdcd.compute import Workers, choose, cores, make, one_torch_thread
+from tdcd.compute import choose, cores, one_torch_thread
 from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
-from tdcd.core.labels import FixedGradient, RemoteGradient
+from tdcd.compute.worker import Worker
 from tdcd.core.network import Block, Network, named_tensors
-from tdcd.core.objective import Loss
 from tdcd.core.round import Round
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
@@ -28,18 +27,25 @@ from tdcd.data.tables import Table
 from tdcd.data.tabular import encode_tables, survey_table
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.label_holder import LabelHolder
-from tdcd.deployment.messages import OTHERS, WITHOUT, Message, RefusedError, array_tensors, asked, packed, weight
+from tdcd.deployment.messages import (
+    EMBEDDINGS,
+    GRADIENTS,
+    OTHERS,
+    ROWS,
+    WITHOUT,
+    Message,
+    RefusedError,
+    array_tensors,
+    gradient_requests,
+    packed,
+    weight,
+)
 from tdcd.deployment.site import ClientSite
-from tdcd.deployment.suspended import Done, Suspended
-from tdcd.engines.local import LocalClients
 from tdcd.errors import DataError
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.tables import silo_features
 from tdcd.training.setup import build_network, device_of
-
-Walk = Suspended[Tensor, Tensor, Block]
-"""Local steps that ask for ∂ℓ/∂z at each: embeddings (n, E) are asked about, weights are what comes of it."""
 
 
 class SurveyReport(BaseModel):
@@ -65,11 +71,9 @@ class Party:
     _alignment: Alignment | None = None
     _parts: Array | None = None
     _network: Network | None = None
-    _clients: LocalClients | None = None
+    _worker: Worker | None = None
     _label_holder: LabelHolder | None = None
     """Its labels, where they are kept."""
-    _given: FixedGradient | None = None
-    """What it was told instead of labels, where that serves all steps of a round."""
     _width: int = 0
     _population: int = 0
     _open: int = 0
@@ -79,9 +83,7 @@ class Party:
     _phi: Tensor | None = None
     """Their embeddings."""
     _others: Tensor | None = None
-    """The summed embeddings of the other silos, where it has heard them."""
-    _walk: Walk | None = None
-    """Its local steps, where they have to ask, and are waiting for an answer."""
+    """The summed embeddings of the other silos, where it has received them."""
 
     def answer(self, question: Message) -> Message:
         """Do what the hub asks.
@@ -95,7 +97,7 @@ class Party:
             "survey": self._survey,
             "begin": self._begin,
             "embed": self._embed,
-            "answer": self._answer,
+            "gradients": self._gradients,
             "step": self._step,
             "descend": self._descend,
             "score": self._score,
@@ -143,7 +145,7 @@ class Party:
         wanted += [split] if split and split in table.header else []
         self._keys = read_keys(table, wanted)
         tensors = array_tensors("ids", self._keys.ids)
-        parts = [column for column in wanted if not (self.job.labels.kept and column == label)]
+        parts = [column for column in wanted if not (self.job.labels.private and column == label)]
         for number, column in enumerate(parts):
             tensors |= array_tensors(f"fact {number}", self._keys.facts[column])
         facts = {"csv": table.is_csv, "columns": list(table.header), "file": table.path.name, "facts": parts}
@@ -179,7 +181,7 @@ class Party:
     @property
     def _asks(self) -> bool:
         """Whether the labels of its rows are kept elsewhere."""
-        return self.job.labels.kept and not self._keeps
+        return self.job.labels.private and not self._keeps
 
     def _begin(self, question: Message) -> Message:
         """Prepare the rows and build the network."""
@@ -188,7 +190,7 @@ class Party:
         self._numbers = {part: question.tensors[part.word].numpy() for part in Part if part.word in question.tensors}
         self._population, self._width = int(facts["population"]), int(facts["width"])
         self._abandon()
-        self._network, self._clients, self._open = None, None, 0
+        self._network, self._worker, self._open = None, None, 0
         tables = isinstance(self.job.data, TableData)
         if tables:
             self._place(question)
@@ -207,44 +209,35 @@ class Party:
         network = build_network(silo, self.job.model_of(silo), shape, int(facts["outputs"]), settings, device)
         self._network = network
         if len(self._rows.get(Part.TRAIN, ())):
-            loss, labels = self._loss(question)
+            labels = self._labels(question)
             task = SiloTask(
                 silo=silo,
                 network=network,
                 features=self._rows[Part.TRAIN],
                 labels=labels.to(device),
                 roster=Roster((self.identity.client or "",), torch.zeros(len(labels), dtype=torch.int64)),
-                objective=loss,
+                objective=settings.objective,
                 steps=settings.steps,
-                averaging=settings.averaging,
+                averaging="uniform",  # one client alone: its mean is itself, to the bit
                 seed=settings.seed,
                 width=self._width,
+                remote_labels=self._asks,
             )
             threads = self.site.workers or cores()
-            workers = Workers(1)
-            name, why = choose(task, "loop" if isinstance(loss, RemoteGradient) else self.site.compute)
-            why = "loop (it has to ask between steps)" if isinstance(loss, RemoteGradient) else why
+            suspendable = self._asks and self.job.labels.sharing == "exact" and settings.local_steps > 1
+            name, why = choose(task, self.site.compute, suspendable=suspendable)
             seeded = not never_draws(network.module)
             if seeded and name in ("stacked", "mixed"):  # torch cannot stack clients that draw, and here is one alone
                 name, why = "loop", "loop (one client, whose network may draw random numbers)"
-            self._clients = LocalClients(task, make(task, name, workers, threads, seeded=seeded), workers)
+            self._worker = Worker(task, name, threads=threads, suspendable=suspendable, seeded=seeded)
             self.log(f"ready: {len(labels):,} training rows; {why}")
         return Message("begun", {"rows": {part.word: len(x) for part, x in self._rows.items()}})
 
-    def _loss(self, question: Message) -> tuple[Loss, Tensor]:
-        """Return what the local steps descend, and the labels, or what stands for them."""
-        objective, rows = self.job.training.objective, self._rows[Part.TRAIN]
+    def _labels(self, question: Message) -> Tensor:
+        """Return the labels of its training rows; where another silo holds them, nothing that could be used."""
         if self._label_holder:
-            return objective, self._label_holder.labels[Part.TRAIN]
-        if not self._asks:
-            return objective, question.tensors["labels"]
-        numbers = torch.arange(len(rows))
-        if self.job.labels.sharing == "stale":
-            self._given = FixedGradient(
-                torch.ones(len(rows), self._width, dtype=self.job.training.dtype, device=rows.device)
-            )
-            return self._given, numbers
-        return RemoteGradient(self._asked), numbers
+            return self._label_holder.labels[Part.TRAIN]
+        return torch.zeros(len(self._rows[Part.TRAIN])) if self._asks else question.tensors["labels"]
 
     def _with_labels(self, data: JobData | None) -> LabelHolder:
         """Look up the labels of its own rows; nobody else is told."""
@@ -294,7 +287,7 @@ class Party:
     def _open_round(self, question: Message) -> Round:
         """Find its rows of a round's mini-batch."""
         settings, number = self.job.training, question.stamp.round
-        batch = settings.drawn(number, self._population).numpy()
+        batch = settings.sample_batch(number, self._population).numpy()
         if WITHOUT in question.tensors:
             batch = np.setdiff1d(batch, question.tensors[WITHOUT].numpy(), assume_unique=True)
         mine = np.flatnonzero(np.isin(self._numbers[Part.TRAIN], batch, assume_unique=True))
@@ -310,68 +303,47 @@ class Party:
 
     def _embed(self, question: Message) -> Message:
         """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""
-        assert self._clients is not None and self._network is not None  # noqa: S101, PT018
-        round_ = self._open_round(question)
+        worker, round_ = self._trained(), self._open_round(question)
         with one_torch_thread():
-            self._phi = self._clients.embed(self._block(question), round_)
-        return Message("embeddings", {}, {"phi": self._phi})
+            self._phi = worker.embed(self._block(question), round_)
+        return Message("embeddings", {}, {EMBEDDINGS: self._phi})
 
-    def _answer(self, question: Message) -> Message:
-        """Tell ∂ℓ/∂z of its rows: first for the exchanged embeddings, later for each silo that asks."""
+    def _gradients(self, question: Message) -> Message:
+        """Compute ∂ℓ/∂z of its rows: first at the exchanged embeddings, later at the scores of each silo."""
         if self._label_holder is None:
-            raise RefusedError("the hub asks for what labels tell, and here are none")
+            raise RefusedError("the hub requests logit gradients, and this client has no labels")
         others = question.tensors.get(OTHERS)
         if others is None:
             self._begun(question)
-            return self._label_holder.answers(self._mine, asked(question.tensors))
+            return self._label_holder.gradients(self._mine, gradient_requests(question.tensors))
         if self._network is None:
             self._open_round(question)
         self._begun(question)
         self._others = self._rows_of_width(others)
-        return self._label_holder.answers(
-            self._mine, {OTHERS: others if self._phi is None else self._phi.cpu() + others}
-        )
-
-    def _descend(self, question: Message) -> Message:
-        """Take Q local steps (lines 23 to 29)."""
-        assert self._clients is not None  # noqa: S101
-        self._begun(question)
-        if self._given:
-            answers = self._told_answers(question)
-            self._given.table[self._mine] = answers
-            others = torch.zeros_like(answers)
-        else:
-            heard = self._others if self._label_holder and self._others is not None else question.tensors[OTHERS]
-            others = self._rows_of_width(heard).to(self._device)
-        with one_torch_thread():
-            return Message("weights", {}, packed(self._clients.descend(others)))
+        scores = others if self._phi is None else self._phi.cpu() + others
+        return self._label_holder.gradients(self._mine, {OTHERS: scores})
 
     def _step(self, question: Message) -> Message:
-        """Take one local step with what it is told; return the new embeddings or, after the last, the weights."""
-        assert self._clients is not None  # noqa: S101
+        """Take one local step with logit gradients; return the new embeddings."""
+        worker = self._trained()
         self._begun(question)
-        answers = self._told_answers(question)
-        if self._walk is None:
-            self._walk = Suspended(self._walked)
-            self._walk.start()  # asks about the embeddings that the hub has: here is the answer
-        result = self._walk.answer(answers)
-        if isinstance(result, Done):
-            self._walk = None
-            return Message("weights", {}, packed(result.result))
-        return Message("embeddings", {}, {"phi": result})
-
-    def _asked(self, _: Tensor, embeddings: Tensor) -> Tensor:
-        assert self._walk is not None  # noqa: S101
-        return self._walk.ask(embeddings)
-
-    def _walked(self) -> Block:
-        assert self._clients is not None  # noqa: S101
+        gradients = self._rows_of_width(question.tensors[GRADIENTS]).to(self._device)
         with one_torch_thread():
-            still = torch.zeros(len(self._mine), self._width, dtype=self.job.training.dtype, device=self._device)
-            return self._clients.descend(still)
+            return Message("embeddings", {}, {EMBEDDINGS: worker.step(gradients)})
 
-    def _told_answers(self, question: Message) -> Tensor:
-        return self._rows_of_width(question.tensors["answers"]).to(self._device)
+    def _descend(self, question: Message) -> Message:
+        """Take the local steps that are left (lines 25 to 29)."""
+        worker = self._trained()
+        self._begun(question)
+        rows = self._others if self._label_holder and self._others is not None else question.tensors[ROWS]
+        with one_torch_thread():
+            mean = worker.descend(self._rows_of_width(rows).to(self._device))
+        return Message("weights", {}, packed(mean.result()))
+
+    def _trained(self) -> Worker:
+        if self._worker is None:
+            raise RefusedError("a message of a round for a client that has no training rows, or has not begun")
+        return self._worker
 
     def _rows_of_width(self, rows: Tensor) -> Tensor:
         """Check that there is a vector of width E for each of its rows in the mini-batch."""
@@ -381,10 +353,9 @@ class Party:
         return rows
 
     def _abandon(self) -> None:
-        """Give up local steps that wait for an answer: their round is begun again, or over."""
-        if self._walk is not None:
-            self._walk.abandon()
-            self._walk = None
+        """Give up local steps that wait for gradients: their round is begun again, or over."""
+        if self._worker is not None:
+            self._worker.abandon()
 
     def _score(self, question: Message) -> Message:
         """Embed all of its rows for an evaluation."""
@@ -395,8 +366,8 @@ class Party:
             if not len(rows):
                 continue
             with one_torch_thread(), borrow_stream(self._device):
-                if self._clients is not None:
-                    record[part.word] = self._clients.embed_whole(block, rows)
+                if self._worker is not None:
+                    record[part.word] = self._worker.embed_all(block, rows)
                 else:
                     record[part.word] = embed_whole(self.identity.silo, self._network, block, rows)
         return Message("scores", {}, record)

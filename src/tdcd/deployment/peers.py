@@ -12,7 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import grpc
@@ -20,13 +20,13 @@ import grpc
 from tdcd.deployment.messages import CHUNK, PROTOCOL, Assembler, Message, Meter, RefusedError, Stamp, frames
 from tdcd.deployment.shared import VERSION, SharedJob
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Hello, Opening, Receipt
+from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
-from tdcd.training.loop import RewoundError
 
 T = TypeVar("T")
 
-ROUND = ("embeddings", "answers")
-"""How the kinds of messages begin that carry a round's numbers."""
+ROUND = frozenset({"embeddings", "gradients"})
+"""Kinds of messages that carry a round's numbers."""
 LARGEST = 1 << 34
 """Bytes that a message between hubs may have."""
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
@@ -45,6 +45,11 @@ _TRANSIENT = (
 
 Log = Callable[[str], None]
 """Takes a line for the log."""
+
+
+def _key(kind: str, stamp: Stamp, silo: str) -> tuple[str, Stamp, str]:
+    """Return what a message is waited for by; its epoch is the present one."""
+    return kind, replace(stamp, job="", epoch=0), silo
 
 
 class EarlyError(DeploymentError):
@@ -98,7 +103,7 @@ class Peers:
     """Who has come to the meeting, at the chair."""
     _meeting: _Meeting | None = None
     """The last one, at the chair."""
-    _inbox: dict[tuple[str, int, int, str], Message] = field(default_factory=dict)
+    _inbox: dict[tuple[str, Stamp, str], Message] = field(default_factory=dict)
     _calls: set[tuple[str, int]] = field(default_factory=set)
     """Calls of the chair that were heard: its incarnation, and the epoch that they end."""
     _called: int = -1
@@ -173,7 +178,7 @@ class Peers:
                 await self._caught_up(stamp.epoch)
                 if stamp.epoch < self.epoch or stamp.round < self.now:
                     return Receipt(refused=f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over")
-                self._inbox.setdefault((message.kind, stamp.round, stamp.attempt, silo), message)
+                self._inbox.setdefault(_key(message.kind, stamp, silo), message)
             self._news.notify_all()
         return Receipt()
 
@@ -267,7 +272,7 @@ class Peers:
     def advance(self, number: int) -> None:
         """Begin a round: what belongs to earlier ones is of no use any more."""
         self.now = number
-        for key in [key for key in self._inbox if key[1] < number]:
+        for key in [key for key in self._inbox if key[1].round < number]:
             del self._inbox[key]
 
     async def exchange(self, message: Message, instead: Mapping[str, Message] | None = None) -> dict[str, Message]:
@@ -286,12 +291,12 @@ class Peers:
 
     async def send(self, silo: str, message: Message) -> None:
         """Bring another hub a message of this epoch."""
-        stamp = Stamp(self.job.fingerprint, self.epoch, message.stamp.round, message.stamp.attempt)
+        stamp = replace(message.stamp, job=self.job.fingerprint, epoch=self.epoch)
         await self._push(self.peers[silo], message.stamped(stamp), time.monotonic() + self.deadline, rewindable=True)
 
     async def receive(self, silo: str, kind: str, stamp: Stamp) -> Message:
         """Wait for a message of another hub."""
-        key = (kind, stamp.round, stamp.attempt, silo)
+        key = _key(kind, stamp, silo)
         await self._until(lambda: key in self._inbox, time.monotonic() + self.deadline, lambda: [silo], rewindable=True)
         return self._inbox.pop(key)
 
@@ -325,7 +330,7 @@ class Peers:
                 meter = Meter()
                 await peer.stub.Deliver(stream(meter), timeout=timeout, metadata=who)
             self.sent += message.nbytes
-            if message.kind.startswith(ROUND):
+            if message.kind in ROUND:
                 self.meter.sent += meter.sent
 
         await self._trying(peer, call, end, rewindable=rewindable)

@@ -16,7 +16,7 @@ from tdcd.data.splits import Part
 from tdcd.deployment.background import event_loop
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
-from tdcd.deployment.hub import ALONE, Hub, HubParty
+from tdcd.deployment.hub import ALONE, Hub, HubEngine
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Log, Peer, Peers
@@ -119,7 +119,7 @@ def run_hub(
                 return
             run(hub.prepare(data))
             del data
-            _train(job, hub, HubParty(hub, run), directory, observer or Observer())
+            _train(job, hub, HubEngine(hub, run), directory, observer or Observer())
             status = "finished"
         except TdcdError as error:
             hub.last_error = str(error)
@@ -147,13 +147,15 @@ class Dial:
         return tdcd_pb2_grpc.HubStub(self.trust.channel(self.address, self.silo))
 
 
-def _train(job: Job, hub: Hub, party: HubParty, directory: Path, observer: Observer) -> None:
+def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Observer) -> None:
     """Run the loop over rounds for one hub."""
     networks = {hub.silo: hub.model.network} if hub.model.network else {}
-    loop = Loop(party, job.training, networks, observer, lambda: {hub.silo: hub.first_block()})
+    loop = Loop(engine, job.training, networks, observer, lambda: {hub.silo: hub.first_block()})
     with ExitStack() as stack:
-        loop.directory = stack.enter_context(RunDirectory.open(directory, job.as_table(), resume=True, two=True))
-        loop.inputs = _inputs(hub, loop.state.blocks)
+        loop.directory = stack.enter_context(
+            RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True)
+        )
+        loop.inputs = _inputs(hub, loop.state.weights)
         loop.begin(_description(job, hub))
         if loop.alone:
             hub.log(f"{ALONE}. It has waited for the others in vain")
@@ -165,7 +167,7 @@ def _finished(job: Job, directory: Path) -> bool:
     """Tell whether the training has ended before: then no other hub is needed."""
     if not (directory / "job.toml").exists():
         return False
-    with RunDirectory.open(directory, job.as_table(), resume=True, two=True) as files:
+    with RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True) as files:
         return files.finished(job.training.rounds)
 
 

@@ -116,7 +116,7 @@ def check_labels(job: Job) -> None:
         JobError: it does not.
     """
     labels = job.labels
-    unnamed = isinstance(job.data, TableData) and labels.kept and not labels.classes
+    unnamed = isinstance(job.data, TableData) and labels.private and not labels.classes
     if unnamed and must_name(job.training.loss, labels.positive):
         raise JobError(
             "labels.classes: where labels are kept nobody can find out which there are; name all of them, as in "
@@ -130,7 +130,7 @@ def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys]
     names, objective = [key.table.client for key in keys], job.training.objective
     labels, outputs = None, 1
     classes: tuple[str, ...] = tuple(job.labels.classes or ())
-    if not job.labels.kept:
+    if not job.labels.private:
         texts = labels_of_ids(job, silo, alignment, keys)
         labels, classes = encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
         outputs = objective.width(torch.from_numpy(labels))
@@ -159,7 +159,7 @@ def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:
         np.concatenate(owner),
         names,
         np.concatenate(parts),
-        None if job.labels.kept else every.numpy(),
+        None if job.labels.private else every.numpy(),
         job.training.objective.width(every),
         federation.classes,
         digest.hexdigest(),

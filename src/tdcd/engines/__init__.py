@@ -1,7 +1,7 @@
 """Where hubs and clients live."""
 
-from tdcd.engines.interface import Engine
+from tdcd.engines.base import Engine, Training
 from tdcd.engines.local import LocalEngine
 from tdcd.engines.oracle import OracleEngine
 
-__all__ = ["Engine", "LocalEngine", "OracleEngine"]
+__all__ = ["Engine", "LocalEngine", "OracleEngine", "Training"]

@@ -1,148 +1,111 @@
-"""The default engine: every silo in this process, a silo's clients computed together."""
+"""The default engine: every hub in this process, in turns; a silo's clients computed together."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from tdcd.compute import Compute, ComputeName, Workers, choose, draws, gains_by_workers, make, one_torch_thread
+from tdcd.compute import ComputeName, Workers, choose, draws, gains_by_workers, one_torch_thread
+from tdcd.compute.base import weight_of
 from tdcd.compute.choose import PathName
-from tdcd.compute.fused import Fused
 from tdcd.compute.modules import never_draws
-from tdcd.compute.whole import embed_whole
-from tdcd.core.labels import FixedGradient, PrivateLabels, RemoteGradient
-from tdcd.core.network import Block, Blocks, named_tensors
-from tdcd.core.objective import Loss
-from tdcd.core.round import Round, communication_round, sum_embeddings, sum_of_others
+from tdcd.compute.worker import Worker
+from tdcd.core.average import Mean
+from tdcd.core.network import Block
+from tdcd.core.round import Round, sum_embeddings
+from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round
+from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream, stream_state
 from tdcd.core.task import SiloTask
-from tdcd.core.topology import Shards, deal
+from tdcd.core.turns import Mail, run_in_turns
+from tdcd.engines.base import Training, left_finite
+from tdcd.engines.simulation import Simulation
 from tdcd.errors import ModelError
 
-T = TypeVar("T")
-
 GradientRecorder = Callable[[str, Tensor, Tensor], None]
-"""Is told what a silo without labels hears: its name, samples (…), and answers (…, E)."""
+"""Is called with the logit gradients that a silo without labels receives: its name, samples (B,), gradients (B, E)."""
 
 
 class LocalClients:
-    """A hub's clients as a group in memory."""
+    """The clients of one hub as a group in memory, in one round. See the script's Clients."""
 
-    def __init__(self, task: SiloTask, compute: Compute, workers: Workers) -> None:
-        self._task, self._compute, self._workers = task, compute, workers
-        self._open: tuple[Block, Round, Shards] | None = None
-        self._known: tuple[Block, Tensor] | None = None
-        """A block and its embeddings of all training rows, from an evaluation: the next exchange needs some of them."""
+    def __init__(self, training: Training, silo: str, worker: Worker | None, round_: Round) -> None:
+        self._training, self._silo, self._worker, self._round = training, silo, worker, round_
 
-    def embed(self, block: Block, round_: Round) -> Tensor:
-        """See Clients."""
-        shards = deal(round_.batch, self._task.roster, self._task.features.device)
-        self._open = block, round_, shards
-        known, self._known = self._known, None
-        if known and known[0] is block:
-            return known[1][round_.batch]
-        grouped = self._compute.embed(block, round_, shards)
-        return torch.empty_like(grouped).index_copy_(0, shards.order, grouped)
+    @property
+    def _trained(self) -> Worker:
+        if self._worker is None:
+            raise RuntimeError(f"silo '{self._silo}' has no features")
+        return self._worker
 
-    def descend(self, others: Tensor) -> Block:
-        """See Clients."""
-        assert self._open is not None, "a round starts with embed"  # noqa: S101
-        block, round_, shards = self._open
-        self._open = None
-        return self._compute.descend(block, round_, shards, others[shards.order]).result()
+    async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
+        self._state = state
+        self._own = self._trained.embed(state.weights, self._round)
+        return self._own
 
-    def embed_whole(self, block: Block, features: Tensor) -> Tensor:
-        """Embed any rows for an evaluation."""
-        if isinstance(self._compute, Fused):
-            embedding = self._compute.embed_whole(block, features)
-            if features is self._task.features:
-                self._known = block, embedding
-            return embedding
-        return embed_whole(self._task.silo, self._task.network, block, features, self._workers)
+    async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
+        return self._trained.step(gradients)
+
+    async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
+        if rows is None:
+            rows = self._others
+        elif isinstance(rows, int):
+            rows = torch.zeros_like(self._own)
+        worker, state = self._trained, self._state
+        mean = worker.descend(rows)
+        add_idle(mean, worker, state.weights)
+        return self._training.update(self._silo, state, mean.result(), self._round.number)
+
+    async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
+        if isinstance(others, int):
+            raise TypeError("no other silo has embeddings")
+        self._others = others
+        return self._gradients("", others if self._worker is None else self._own + others, 0)
+
+    async def gradients(self, scores: Mapping[str, Tensor], step: int) -> Mapping[str, Tensor]:  # noqa: D102
+        return {silo: self._gradients(silo, z, step) for silo, z in scores.items()}
+
+    def _gradients(self, silo: str, scores: Tensor, step: int) -> Tensor:
+        private = self._training.private
+        if private is None:
+            raise RuntimeError("nobody holds labels for others")
+        noise = private.noise(self._round.number, silo, step, scores)
+        return private.gradients(self._round.batch.to(scores.device), scores, noise)
+
+    def away(self) -> Lost:  # noqa: D102
+        return NOTHING
+
+    def diverged(self, state: SiloState) -> bool:  # noqa: D102
+        return self._worker is not None and left_finite(state.weights, self._state.weights)
+
+
+def add_idle(mean: Mean, worker: Worker, weights: Block) -> None:
+    """Add the clients without rows in the mini-batch to a mean: their weights are still θ_j."""
+    task = worker.task
+    if task.averaging == "uniform" and (idle := len(task.roster.clients) - mean.weight):
+        mean.add(weights, idle * weight_of(task, 0))
 
 
 class LocalPeers:
-    """All hubs in one memory: the exchange is a sum."""
+    """The other hubs in the same process. See the script's Peers."""
 
-    def __init__(self, heard: Callable[[Tensor], None] | None = None) -> None:
-        self._heard = heard
-        """Is told the summed embeddings, by clients that have labels to answer with."""
+    def __init__(self, silo: str, mail: Mail[Message[Tensor]], record: Callable[[str, Tensor], None] | None) -> None:
+        self._silo, self._mail, self._record = silo, mail, record
 
-    def exchange(self, embeddings: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """See Peers."""
-        if self._heard:
-            self._heard(sum_embeddings(embeddings))
-        return {silo: sum_of_others(embeddings, silo) for silo in embeddings}
+    async def send(self, topic: Topic, messages: Mapping[str, Message[Tensor]]) -> None:  # noqa: D102
+        for receiver, message in messages.items():
+            if self._record and topic.kind == "gradients" and message.rows is not None:
+                self._record(receiver, message.rows)
+            self._mail.put(self._silo, receiver, topic, message)
 
-
-class Answers:
-    """The clients with labels, in the same memory as those without, who ask them."""
-
-    def __init__(
-        self, private: PrivateLabels, tasks: Mapping[str, SiloTask], witness: GradientRecorder | None = None
-    ) -> None:
-        self._private, self._witness = private, witness
-        askers = [task for silo, task in tasks.items() if silo != private.silo]
-        self._given = FixedGradient(_answers_like(askers[0])) if askers and private.sharing == "stale" else None
-        """The answers of a round are the same for all who ask but once."""
-        self._losses: dict[str, Loss] = {
-            task.silo: self._given or RemoteGradient(partial(self._asked, task.silo)) for task in askers
-        }
-        self._round: Round | None = None
-        self._noise: dict[str, Tensor] = {}
-        self._times: dict[str, Tensor] = {}
-        """How often each row of the mini-batch was asked about: the step that its client is at."""
-        self._most = max((task.steps.count for task in tasks.values()), default=0)
-
-    def without_labels(self, task: SiloTask) -> SiloTask:
-        """Return what a silo's clients compute if the labels are elsewhere; as it is if they are in that silo."""
-        loss = self._losses.get(task.silo)
-        if loss is None:
-            return task
-        return replace(task, objective=loss, labels=torch.arange(len(task.labels), device=task.labels.device))
-
-    def open(self, round_: Round, scores: Tensor) -> None:
-        """Hear the scores (B, E) of a round's mini-batch at the exchange."""
-        private, batch = self._private, round_.batch
-        self._round = round_
-        if self._given:
-            samples = batch.to(scores.device)
-            answers = private.answers(samples, scores, private.drawn(round_.number, "", 0, scores))
-            self._given.table[samples] = answers
-            for silo in self._losses:
-                self._record(silo, samples, answers)
-        elif private.noisy:
-            for silo in self._losses:
-                noise = [private.drawn(round_.number, silo, step, scores) for step in range(self._most)]
-                self._noise[silo] = torch.stack([drawn for drawn in noise if drawn is not None])
-                self._times[silo] = torch.zeros_like(batch)
-
-    def _asked(self, silo: str, samples: Tensor, scores: Tensor) -> Tensor:
-        """Answer clients of a silo."""
-        if silo not in self._noise or self._round is None:
-            return self._record(silo, samples, self._private.answers(samples, scores))
-        places = torch.searchsorted(self._round.batch, samples.cpu())
-        steps = self._times[silo][places]
-        self._times[silo][places] = steps + 1
-        return self._record(silo, samples, self._private.answers(samples, scores, self._noise[silo][steps, places]))
-
-    def _record(self, silo: str, samples: Tensor, answers: Tensor) -> Tensor:
-        if self._witness and self._round is not None:
-            self._witness(silo, samples, answers)
-        return answers
+    async def receive(self, topic: Topic, senders: Collection[str]) -> Mapping[str, Message[Tensor]]:  # noqa: D102
+        return await self._mail.take(self._silo, topic, senders)
 
 
-def _answers_like(task: SiloTask) -> Tensor:
-    """Return room for an answer about each sample, in the type of the network's weights: rows may be whole numbers."""
-    dtypes = [tensor.dtype for _, tensor in named_tensors(task.network.module) if tensor.is_floating_point()]
-    dtype = dtypes[0] if dtypes else task.features.dtype
-    return torch.ones(len(task.labels), task.width, dtype=dtype, device=task.features.device)
-
-
-class LocalEngine:
+class LocalEngine(Simulation):
     """Simulate the federation in this process, with at most so many workers.
 
     Compiled kernels have threads of their own. Other paths share out the silos to the workers or, where there are fewer
@@ -154,27 +117,35 @@ class LocalEngine:
 
     def __init__(
         self,
-        tasks: Mapping[str, SiloTask],
+        training: Training,
         compute: ComputeName = "auto",
         workers: int = 1,
-        private: PrivateLabels | None = None,
-        witness: GradientRecorder | None = None,
+        recorder: GradientRecorder | None = None,
     ) -> None:
-        self._answers = Answers(private, tasks, witness) if private else None
-        if self._answers:
-            tasks = {silo: self._answers.without_labels(task) for silo, task in tasks.items()}
+        super().__init__(training)
+        self._plan, self._recorder = training.plan, recorder
+        tasks = {
+            silo: replace(task, remote_labels=silo in self._plan.requests) for silo, task in training.tasks.items()
+        }
         if any(task.features.device.type != "cpu" for task in tasks.values()):
             workers = 1  # the device has enough to do
         self._device = next(iter(tasks.values())).features.device
         self._watched = not all(never_draws(task.network.module) for task in tasks.values())
         """Whether a network might draw random numbers, though it is not known to."""
+        suspended = {silo for silo, requests in self._plan.requests.items() if requests > 1}
         with borrow_stream(self._device):
-            chosen = {silo: choose(task, compute) for silo, task in tasks.items()}
-            self._build(tasks, chosen, workers, seeded=False)
-        self._build_seeded = partial(self._build, tasks, chosen, workers, seeded=True)
+            chosen = {silo: choose(task, compute, suspendable=silo in suspended) for silo, task in tasks.items()}
+            self._build(tasks, chosen, workers, suspended, seeded=False)
+        self._build_seeded = partial(self._build, tasks, chosen, workers, suspended, seeded=True)
 
     def _build(
-        self, tasks: Mapping[str, SiloTask], chosen: Mapping[str, tuple[PathName, str]], workers: int, *, seeded: bool
+        self,
+        tasks: Mapping[str, SiloTask],
+        chosen: Mapping[str, tuple[PathName, str]],
+        workers: int,
+        suspended: Collection[str],
+        *,
+        seeded: bool,
     ) -> None:
         if seeded:  # torch cannot stack clients that draw
             why = "loop (its clients draw random numbers)"
@@ -185,40 +156,58 @@ class LocalEngine:
         self._silo_workers = Workers(workers if by_silo else 1)
         shared = Workers(workers if gains and not by_silo else 1)
         threads = 1 if by_silo else workers
-        self.paths = {silo: why for silo, (_, why) in chosen.items()}
-        self._silos = {
-            silo: LocalClients(task, make(task, chosen[silo][0], shared, threads, seeded=seeded), shared)
+        self._chosen = {silo: why for silo, (_, why) in chosen.items()}
+        self._workers = {
+            silo: Worker(task, chosen[silo][0], shared, threads, suspendable=silo in suspended, seeded=seeded)
             for silo, task in tasks.items()
         }
 
-    def round(self, blocks: Blocks, round_: Round) -> Blocks:
+    @property
+    def compute_plan(self) -> Mapping[str, str]:
         """See Engine."""
+        return self._chosen
+
+    def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
+        """See Simulation."""
         if not self._watched:
-            return self._round(blocks, round_)
+            return self._round(states, round_)
         with borrow_stream(self._device):
             before = stream_state(self._device)
             try:
-                result = self._round(blocks, round_)
+                new = self._round(states, round_)
             except ModelError as error:
                 if "randomness" not in str(error.__cause__):  # what torch says of stacked clients that draw
                     raise
             else:
                 if all(map(torch.equal, before, stream_state(self._device))):
-                    return result
+                    return new
             self._watched = False
             self._build_seeded()
-        return self._round(blocks, round_)
+        return self._round(states, round_)
 
-    def _round(self, blocks: Blocks, round_: Round) -> Blocks:
-        peers = LocalPeers(partial(self._answers.open, round_) if self._answers else None)
+    def _round(self, states: States, round_: Round) -> dict[str, SiloState]:
+        mail: Mail[Message[Tensor]] = Mail()
+        record = partial(self._record, round_.batch) if self._recorder else None
+
+        def attempt(silo: str, lost: Lost, number: int) -> Hub[Tensor, SiloState]:  # noqa: ARG001
+            clients = LocalClients(self.training, silo, self._workers.get(silo), round_)
+            return Hub(silo, self._plan, clients, LocalPeers(silo, mail, record))
+
+        hubs = {silo: communication_round(partial(attempt, silo), states[silo]) for silo in self._plan.silos}
         with one_torch_thread():
-            return {**blocks, **communication_round(blocks, round_, self._silos, peers, self._each)}
+            outcomes: dict[str, Outcome[SiloState]] = run_in_turns(hubs, mail, self._silo_workers.map)
+        return {silo: outcomes[silo].state for silo in states}
 
-    def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
-        """See Engine."""
+    def _record(self, batch: Tensor, silo: str, gradients: Tensor) -> None:
+        if self._recorder:
+            self._recorder(silo, batch, gradients)
+
+    def scores(self, weights: Mapping[str, Block], features: Mapping[str, Tensor]) -> Tensor:
+        """See Simulation."""
+        silos = list(self._workers)
         with one_torch_thread(), borrow_stream(self._device):
-            return sum_embeddings(self._each(lambda j: self._silos[j].embed_whole(blocks[j], features[j]), self._silos))
+            embed = partial(self._embed_all, weights, features)
+            return sum_embeddings(dict(zip(silos, self._silo_workers.map(embed, silos), strict=True)))
 
-    def _each(self, function: Callable[[str], T], silos: Iterable[str], /) -> dict[str, T]:
-        names = list(silos)
-        return dict(zip(names, self._silo_workers.map(function, names), strict=True))
+    def _embed_all(self, weights: Mapping[str, Block], features: Mapping[str, Tensor], silo: str) -> Tensor:
+        return self._workers[silo].embed_all(weights[silo], features[silo])

@@ -5,36 +5,47 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from tdcd.compute.whole import embed_whole
-from tdcd.core.labels import PrivateLabels
-from tdcd.core.network import Blocks
+from tdcd.core.network import Block
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round, sum_embeddings
+from tdcd.core.script import Diverged
+from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream
-from tdcd.core.task import SiloTask
+from tdcd.engines.base import Training, left_finite
+from tdcd.engines.simulation import Simulation
 from tdcd.errors import ModelError, TdcdError
 
 
-class OracleEngine:
+class OracleEngine(Simulation):
     """Run rounds by the plain pseudocode."""
 
-    def __init__(self, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None) -> None:
-        self._tasks, self._private = tasks, private
-        self._device = next(iter(tasks.values())).features.device
-        self.paths = dict.fromkeys(tasks, "oracle (sample by sample, as in the pseudocode)")
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self._device = next(iter(training.tasks.values())).features.device
 
-    def round(self, blocks: Blocks, round_: Round) -> Blocks:
+    @property
+    def compute_plan(self) -> Mapping[str, str]:
         """See Engine."""
+        return dict.fromkeys(self.training.tasks, "oracle (sample by sample, as in the pseudocode)")
+
+    def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
+        """See Simulation."""
+        training, number = self.training, round_.number
+        weights = {silo: states[silo].weights for silo in training.tasks}
         try:
             with borrow_stream(self._device):
-                return {**blocks, **oracle_round(blocks, round_, self._tasks, self._private)}
+                averaged = oracle_round(weights, round_, training.tasks, training.private)
         except TdcdError:
             raise
         except Exception as error:
-            raise ModelError(f"a network failed in round {round_.number}: {type(error).__name__}: {error}") from error
+            raise ModelError(f"a network failed in round {number}: {type(error).__name__}: {error}") from error
+        new = {silo: training.update(silo, states[silo], block, number) for silo, block in averaged.items()}
+        if diverged := [silo for silo, state in new.items() if left_finite(state.weights, weights[silo])]:
+            raise Diverged(diverged)
+        return {**states, **new}
 
-    def scores(self, blocks: Blocks, features: Mapping[str, Tensor]) -> Tensor:
-        """See Engine."""
+    def scores(self, weights: Mapping[str, Block], features: Mapping[str, Tensor]) -> Tensor:
+        """See Simulation."""
+        tasks = self.training.tasks
         with borrow_stream(self._device):
-            return sum_embeddings(
-                {j: embed_whole(j, t.network, blocks[j], features[j]) for j, t in self._tasks.items()}
-            )
+            return sum_embeddings({j: embed_whole(j, t.network, weights[j], features[j]) for j, t in tasks.items()})

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import cores
-from tdcd.core.labels import GradientPrivatizer
-from tdcd.core.network import Blocks
-from tdcd.core.round import Round
+from tdcd.core.gradients import GradientPrivatizer
+from tdcd.core.script import Diverged
+from tdcd.core.state import States
 from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
 from tdcd.engines import LocalEngine
@@ -31,8 +31,7 @@ from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure, scikit_learn
-from tdcd.training.momentum import Memory, apply_momentum
-from tdcd.training.setup import Setup, device_of, prepare, starting_blocks
+from tdcd.training.setup import Setup, device_of, prepare
 
 Log = Callable[[int, int], None]
 """Is told how many rounds of how many are done."""
@@ -59,11 +58,11 @@ class Audit:
     """Rounds that were trained."""
     diverged: bool
     samples: int
-    """Training samples that it was told of."""
+    """Training samples that it received gradients of."""
     first: Leak
-    """From the first answer about each."""
+    """From the first gradient of each."""
     every: Leak
-    """From the mean of all answers about each."""
+    """From the mean of all gradients of each."""
     metric: str
     test: float | None
     """The metric on the test samples after the last round; none without test samples, or if it diverged."""
@@ -74,7 +73,7 @@ class Audit:
 
 
 class _Recorder:
-    """Notes the answers to one silo."""
+    """Notes the logit gradients that one silo receives."""
 
     def __init__(self, silo: str, samples: int, width: int) -> None:
         self.silo = silo
@@ -83,18 +82,16 @@ class _Recorder:
         self.norms = torch.zeros(samples, dtype=torch.float64)
         self.count = torch.zeros(samples, dtype=torch.int64)
 
-    def __call__(self, silo: str, samples: Tensor, answers: Tensor) -> None:
-        """Hear answers (…, E) about samples (…)."""
+    def __call__(self, silo: str, samples: Tensor, gradients: Tensor) -> None:
+        """Take gradients (B, E) of samples (B,)."""
         if silo != self.silo:
             return
-        numbers, places = np.unique(samples.reshape(-1).cpu().numpy(), return_index=True)  # padding repeats rows
-        index = torch.from_numpy(numbers)
-        text = answers.reshape(-1, answers.shape[-1]).double().cpu()[torch.from_numpy(places)]
-        new = self.count[index] == 0
-        self.first[index[new]] = text[new]
-        self.total[index] += text
-        self.norms[index] += text.norm(dim=1)
-        self.count[index] += 1
+        gradients = gradients.double().cpu()
+        new = self.count[samples] == 0
+        self.first[samples[new]] = gradients[new]
+        self.total[samples] += gradients
+        self.norms[samples] += gradients.norm(dim=1)
+        self.count[samples] += 1
 
 
 def audit_labels(
@@ -118,7 +115,7 @@ def audit_labels(
         JobError: there is nothing to infer, or nobody to listen.
     """
     settings, federation = job.training, data.federation
-    if not job.labels.kept:
+    if not job.labels.private:
         raise JobError(
             'labels.sharing is "shared": every silo has the labels, so there is nothing to infer; audit how they are '
             'kept: --set labels.silo=SILO --set labels.sharing=stale, or "exact"'
@@ -141,41 +138,40 @@ def _audited(job: Job, setup: Setup, privatizer: GradientPrivatizer | None, silo
     assert setup.private is not None  # noqa: S101
     settings, private = job.training, replace(setup.private, privatizer=privatizer)
     samples = len(setup.train)
-    witness = _Recorder(silo, samples, setup.width)
-    engine = LocalEngine(setup.tasks, job.compute, job.workers or cores(), private, witness)
-    blocks = starting_blocks(setup.networks, None, setup.label_only)
-    memory: Memory = {}
-    done = 0
-    while done < settings.rounds and _finite(blocks):
+    recorder = _Recorder(silo, samples, setup.width)
+    rosters = {name: task.roster for name, task in setup.tasks.items()}
+    training = replace(setup.training(settings, rosters), private=private)
+    engine = LocalEngine(training, job.compute, job.workers or cores(), recorder)
+    states: States = training.initial()
+    done, diverged = 0, False
+    while done < settings.rounds and not diverged:
         done += 1
-        averaged = engine.round(blocks, Round(done, settings.drawn(done, samples), settings.rate_of(done)))
-        blocks, memory = apply_momentum(settings, setup.networks, blocks, averaged, memory, done)
+        try:
+            states, _ = engine.round(states, done)
+        except Diverged:
+            diverged = True
         on_progress(done, settings.rounds)
-    heard = (witness.count > 0) & witness.total.isfinite().all(1)
+    heard = (recorder.count > 0) & recorder.total.isfinite().all(1)
     labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)
-    mean = witness.total[heard] / witness.count[heard, None]
-    norms = (witness.norms[heard] / witness.count[heard]).numpy()
-    first = witness.first[heard]
+    mean = recorder.total[heard] / recorder.count[heard, None]
+    norms = (recorder.norms[heard] / recorder.count[heard]).numpy()
+    first = recorder.first[heard]
     metric, test = PRIMARY[settings.loss], None
-    if setup.test is not None and _finite(blocks):
-        scores = engine.scores(blocks, setup.test.features)
+    if setup.test is not None and not diverged:
+        scores = engine.scores({name: state.weights for name, state in states.items()}, setup.test.features)
         test = measure(settings.objective, scores, setup.test.labels).get(metric)
     return Audit(
         silo=silo,
         clip=privatizer.clip if privatizer else None,
         noise=privatizer.noise if privatizer else 0.0,
         rounds=done,
-        diverged=not _finite(blocks),
+        diverged=diverged,
         samples=int(heard.sum()),
         first=_leak(first, _tied(first.norm(dim=1).numpy(), privatizer), labels),
         every=_leak(mean, _tied(norms, privatizer), labels),
         metric=metric,
         test=test,
     )
-
-
-def _finite(blocks: Blocks) -> bool:
-    return all(tensor.isfinite().all() for block in blocks.values() for tensor in block.values())
 
 
 def _tied(norms: Array, privatizer: GradientPrivatizer | None) -> Array:

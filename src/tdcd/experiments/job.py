@@ -198,7 +198,7 @@ class Job(Strict):
             wanted = "1" if positive is None else str(positive)
             if len(classes) != 2 or wanted not in classes:
                 raise ValueError(f"labels.classes: the binary loss wants two, one of them '{wanted}' (labels.positive)")
-        if self.labels.kept:
+        if self.labels.private:
             others = [name for name, silo in self.silos.items() if silo.label and name != self.labels.silo]
             if others:
                 raise ValueError(

@@ -138,7 +138,7 @@ def variant_job(job: Job, variant: str) -> Job:
     if variant == "one-tier":
         return job.model_copy(update={"name": name, "baselines": []})
     labels = job.labels
-    if labels.kept:  # all is in one place, so nothing is kept from anybody
+    if labels.private:  # all is in one place, so nothing is kept from anybody
         labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
     return job.model_copy(
         update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training)}

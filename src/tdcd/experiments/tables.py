@@ -203,7 +203,7 @@ def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str
         raise JobError("no silo has labels: name the column that holds them, silos.NAME.label")
     handed = {}
     lacking = [silo for silo in job.silos if silo not in owners]
-    if lacking and not labels.kept:
+    if lacking and not labels.private:
         if labels.sharing is None:
             raise JobError(
                 f"only silo {join_names(owners)} has labels. If {join_names(lacking)} may be handed them, say so: "

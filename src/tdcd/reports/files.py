@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcd.core.ledger import Sharing
+from tdcd.core.script import Sharing
 from tdcd.errors import RunError
 from tdcd.files import check_run, read_lines
 

@@ -7,7 +7,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from tdcd.core.ledger import Sharing, Traffic
+from tdcd.core.ledger import Traffic
+from tdcd.core.script import Sharing
 from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically

@@ -18,7 +18,7 @@ import json
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks
+from tdcd.core.state import SiloState, States
 from tdcd.core.topology import Roster
 from tdcd.errors import RunError, join_names
 from tdcd.files import append, check_no_run, check_run, flat, read_lines, write_atomically, write_json
@@ -44,14 +45,13 @@ class Checkpoint:
     """A run after some round."""
 
     round: int
-    blocks: Mapping[str, Mapping[str, Tensor]]
+    states: States
+    """What every silo carries from round to round."""
     seconds: float
     traffic: Traffic
     """What the rounds so far have sent."""
     inputs: Mapping[str, str]
     """Fingerprints of what the training was given: its data, networks, first weights."""
-    memory: Mapping[str, Block] = field(default_factory=dict)
-    """Momentum that is carried from round to round, by silo."""
 
 
 BEST = "best.safetensors"
@@ -68,12 +68,12 @@ class Kept:
 class RunDirectory:
     """The files of one run, open to be written. ``opened`` opens one."""
 
-    def __init__(self, path: Path, job: Mapping[str, Any], *, two: bool = False) -> None:
+    def __init__(self, path: Path, job: Mapping[str, Any], *, keep_previous: bool = False) -> None:
         self.path = path
         self._job = job
         self._history = path / "history.jsonl"
         self._checkpoint = path / "checkpoint.safetensors"
-        self._earlier = path / "earlier.safetensors" if two else None
+        self._earlier = path / "earlier.safetensors" if keep_previous else None
 
     @property
     def is_hub(self) -> bool:
@@ -82,15 +82,17 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, job: Mapping[str, Any], *, resume: bool, two: bool = False) -> Iterator["RunDirectory"]:
+    def open(
+        cls, path: Path, job: Mapping[str, Any], *, resume: bool, keep_previous: bool = False
+    ) -> Iterator["RunDirectory"]:
         """Open a directory for a run that nobody else writes to meanwhile.
 
         Args:
             path: Where; made if need be.
             job: What the run is asked to do.
             resume: Whether it may hold a run to go on with.
-            two: Keep the last two checkpoints. Hubs that go on together need one that all of them have, and one of
-                them may have been stopped before it wrote its last.
+            keep_previous: Keep the last two checkpoints. Hubs that go on together need one that all of them have, and
+                one of them may have been stopped before it wrote its last.
 
         Raises:
             RunError: it holds a run and ``resume`` was not asked for, or a run of another job, or is in use.
@@ -108,7 +110,7 @@ class RunDirectory:
                 check_no_run(path)
             elif (path / "job.toml").exists():
                 _refuse_another(path, stored_job(path), job)
-            yield cls(path, job, two=two)
+            yield cls(path, job, keep_previous=keep_previous)
         finally:
             lock.release()
 
@@ -170,14 +172,15 @@ class RunDirectory:
             "round": checkpoint.round,
             "seconds": checkpoint.seconds,
             "traffic": asdict(checkpoint.traffic),
-            "silos": list(checkpoint.blocks),
-            "memory": list(checkpoint.memory),
+            "silos": list(checkpoint.states),
             "inputs": dict(checkpoint.inputs),
             "job": dict(self._job),
         }
         if self._earlier and self._checkpoint.exists() and self.rounds()[-1] != checkpoint.round:
             write_atomically(self._earlier, self._checkpoint.read_bytes())
-        tensors = _flat("block", checkpoint.blocks) | _flat("memory", checkpoint.memory)
+        weights = {silo: state.weights for silo, state in checkpoint.states.items()}
+        memory = {silo: state.memory for silo, state in checkpoint.states.items()}
+        tensors = _flat("block", weights) | _flat("memory", memory)
         write_atomically(self._checkpoint, _pack(tensors, {"tdcd": json.dumps(state)}))
 
     def forget_after(self, round_: int) -> None:
@@ -244,10 +247,10 @@ class RunDirectory:
         number, state = self._state(file)
         tensors, _ = _unpack(file)
         try:
+            weights, memory = (_nest(what, tensors, state["silos"]) for what in ("block", "memory"))
             return Checkpoint(
                 round=number,
-                blocks=_nest("block", tensors, state["silos"]),
-                memory=_nest("memory", tensors, state["memory"]),
+                states={silo: SiloState(block, memory[silo]) for silo, block in weights.items()},
                 seconds=float(state["seconds"]),
                 traffic=Traffic(**{str(way): int(sent) for way, sent in state["traffic"].items()}),
                 inputs=dict(state["inputs"]),

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from tdcd.core.labels import GradientPrivatizer
-from tdcd.core.ledger import Sharing
+from tdcd.core.gradients import GradientPrivatizer
+from tdcd.core.script import Sharing
 from tdcd.strict import Strict
 
 
@@ -30,14 +30,14 @@ class Labels(Strict):
     """Whether the hubs of other silos are told loss and metrics, when labels are kept."""
 
     @property
-    def kept(self) -> bool:
+    def private(self) -> bool:
         """Whether the labels stay in their silo."""
         return self.sharing in ("exact", "stale")
 
     @property
     def label_holder(self) -> str | None:
         """The silo that keeps them, if one does."""
-        return self.silo if self.kept else None
+        return self.silo if self.private else None
 
     @property
     def privatizer(self) -> GradientPrivatizer | None:
@@ -46,9 +46,9 @@ class Labels(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Labels":
-        if self.kept and self.silo is None:
+        if self.private and self.silo is None:
             raise ValueError(f'sharing = "{self.sharing}" needs the silo that keeps them: silo = "bank"')
-        if not self.kept:
+        if not self.private:
             for key in ("clip", "noise", "tell_metrics"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f'{key} goes with sharing = "exact" and "stale"')

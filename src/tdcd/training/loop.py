@@ -1,70 +1,25 @@
 """The loop over rounds: evaluations, checkpoints, where to go on. The same in a simulation and at a real site."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.script import Diverged
+from tdcd.core.state import SiloState, States
 from tdcd.data.splits import Part
+from tdcd.engines.base import Engine, Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
 from tdcd.training.directory import BEST, Checkpoint, Kept, RunDirectory
-from tdcd.training.momentum import Memory, apply_momentum
 from tdcd.training.result import Evaluation
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
 
 GROWTH = 1e6
 """A training loss that many times the first, and 1, is as good as infinite."""
-
-
-Measures = Mapping[Part, Mapping[str, float]]
-"""Loss and metrics on every part of the samples; none where there are none, or where they are not told."""
-
-Verdict = Literal["better", "worse", "diverged"]
-"""What an evaluation shows: the lowest validation loss so far, or not, or that there is nothing left to train."""
-
-
-class Party(Protocol):
-    """Who computes for the loop: a whole federation in a simulation, one hub at its site."""
-
-    @property
-    def paths(self) -> Mapping[str, str]:
-        """How each silo's clients are computed, in a sentence."""
-
-    def agreed(self, rounds: Sequence[int]) -> int:
-        """Given the rounds that this process could go on after, return the one that all go on after."""
-
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
-        """Compute a round; return the new blocks and what was sent.
-
-        Raises:
-            RewoundError: all go back to an earlier round.
-        """
-
-    def concluded(self, number: int, kept: int) -> bool:
-        """Wait until all have come to the end, with the weights of the same round ``kept``; tell whether they have.
-
-        Raises:
-            RewoundError: all go back to an earlier round.
-        """
-
-    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        """Measure the whole model where the labels are; return the measures, if they are told here, and the verdict.
-
-        ``judge`` makes a verdict of measures.
-        """
-
-
-def left_finite(block: Block, before: Block) -> bool:
-    """Tell whether numbers of a block are no longer finite. What was not so before is a constant, as a mask of -inf."""
-    return any(not tensor.isfinite().all() and before[name].isfinite().all() for name, tensor in block.items())
-
-
-class RewoundError(Exception):
-    """All hubs go back to a round that each of them has, because one of them was started again."""
 
 
 class Observer:
@@ -85,18 +40,21 @@ class State:
     """Everything that changes from round to round."""
 
     done: int
-    blocks: Blocks
+    silos: States
     traffic: Traffic = field(default_factory=Traffic)
     """What the rounds so far have sent."""
-    memory: Memory = field(default_factory=dict)
-    """Momentum that is carried from round to round."""
+
+    @property
+    def weights(self) -> dict[str, Block]:
+        """The global model: each silo's weights."""
+        return {silo: state.weights for silo, state in self.silos.items()}
 
 
 @dataclass
 class Loop:
     """A training under way."""
 
-    party: Party
+    engine: Engine
     settings: Settings
     networks: Mapping[str, Network]
     observer: Observer
@@ -118,17 +76,20 @@ class Loop:
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.state = State(0, self.first())
+        self.state = self._begin()
         self._like = {
             silo: {name: tensor.new_empty(()).expand(tensor.shape) for name, tensor in block.items()}
-            for silo, block in self.state.blocks.items()
+            for silo, block in self.state.weights.items()
         }
+
+    def _begin(self) -> State:
+        return State(0, {silo: SiloState(block) for silo, block in self.first().items()})
 
     def begin(self, description: Mapping[str, Any]) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
         try:
-            self._take_up(self.party.agreed(self.directory.rounds() or [0]))
+            self._take_up(self.engine.agree(self.directory.rounds() or [0]))
         except AbsentError:
             if not self._complete():
                 raise
@@ -150,7 +111,7 @@ class Loop:
         self._started = time.perf_counter()
         confirmed = False
         try:
-            self.observer.started(self.state.done, settings.rounds, self.party.paths)
+            self.observer.started(self.state.done, settings.rounds, self.engine.compute_plan)
             while not self.alone:
                 try:
                     if self._evaluate_if_due():  # round 0, or a round after which an earlier session was stopped
@@ -162,7 +123,7 @@ class Loop:
                         if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
                             self._save()
                         self.observer.advanced(done)
-                    confirmed = self.party.concluded(self.state.done, self._kept()[0])
+                    confirmed = self.engine.conclude(self.state.done, self._kept()[0])
                     break
                 except RewoundError:
                     self._rewind()
@@ -172,7 +133,7 @@ class Loop:
             raise
         except DivergedError:
             if self.directory and (good := self.directory.load()):
-                self.state = State(good.round, fit_blocks(good.blocks, self._like, "checkpoint"), good.traffic)
+                self.state = State(good.round, self._fit(good, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
         self._finish("finished", confirmed=confirmed)
@@ -186,20 +147,16 @@ class Loop:
         assert self.directory  # noqa: S101
         checkpoint, where = self.directory.load(start), self.directory.path
         if not checkpoint:
-            self.state = State(0, self.first())
+            self.state = self._begin()
         else:
             changed = [name for name, digest in self.inputs.items() if checkpoint.inputs.get(name) != digest]
             changed += sorted(set(checkpoint.inputs) - set(self.inputs))
             if changed:
                 raise RunError(f"{where}: not what it was started with: {join_names(changed)}; start a new run")
             file = str(where / "checkpoint.safetensors")
-            blocks = fit_blocks(checkpoint.blocks, self._like, file)
-            check_finite(blocks, self.networks, f"{file}: ")
-            memory = {
-                silo: {name: tensor.to(self._like[silo][name]) for name, tensor in block.items()}
-                for silo, block in checkpoint.memory.items()
-            }
-            self.state = State(checkpoint.round, blocks, checkpoint.traffic, memory)
+            states = self._fit(checkpoint, file)
+            check_finite({silo: state.weights for silo, state in states.items()}, self.networks, f"{file}: ")
+            self.state = State(checkpoint.round, states, checkpoint.traffic)
             self._before, self._started = checkpoint.seconds, time.perf_counter()
         self.directory.forget_after(start)
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
@@ -225,19 +182,19 @@ class Loop:
                 f"{self.directory.path}: the weights of round {rounds[-1]}, the best so far, are missing (best*."
                 "safetensors); put them back, or start a new run"
             )
-        kept = Kept(self.state.done, self.state.blocks)
+        kept = Kept(self.state.done, self.state.weights)
         self.directory.save_best(kept)
         return kept
 
     def _rewind(self) -> None:
         """Go back to the round that all parties agree on."""
         assert self.directory  # noqa: S101
-        self._take_up(self.party.agreed(self.directory.rounds() or [0]))
+        self._take_up(self.engine.agree(self.directory.rounds() or [0]))
         self.directory.rewrite(self.history)
-        self.observer.started(self.state.done, self.settings.rounds, self.party.paths)
+        self.observer.started(self.state.done, self.settings.rounds, self.engine.compute_plan)
 
     def _kept(self) -> tuple[int, Blocks]:
-        return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.blocks)
+        return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.weights)
 
     def _stalled(self) -> bool:
         """Tell whether the validation loss has not fallen for too long."""
@@ -253,24 +210,29 @@ class Loop:
 
     def _round(self) -> None:
         number = self.state.done + 1
-        averaged, sent = self.party.round(self.state.blocks, number)
-        before, memory = self.state.blocks, self.state.memory
-        blocks, memory = apply_momentum(self.settings, self.networks, before, averaged, memory, number)
-        broken = self._not_finite(blocks)
-        if broken:
-            raise self._diverged(f"the weights of silo '{broken}' are no longer finite", number)
-        self.state = State(number, blocks, self.state.traffic + sent, memory)
+        try:
+            states, sent = self.engine.round(self.state.silos, number)
+        except Diverged as error:
+            silos = join_names(f"'{silo}'" for silo in error.silos)
+            raise self._diverged(f"the weights of silo {silos} are no longer finite", number) from error
+        self.state = State(number, states, self.state.traffic + sent)
 
-    def _not_finite(self, blocks: Blocks) -> str:
-        """Return the name of a silo whose numbers left the finite ones, if any did."""
-        return next((silo for silo, block in blocks.items() if left_finite(block, self.state.blocks[silo])), "")
+    def _fit(self, checkpoint: Checkpoint, where: str) -> dict[str, SiloState]:
+        """Return the states of a checkpoint, in the types that they are trained in."""
+        weights = {silo: state.weights for silo, state in checkpoint.states.items()}
+        states = {}
+        for silo, block in fit_blocks(weights, self._like, where).items():
+            device = next((tensor.device for tensor in block.values()), None)
+            memory = {name: tensor.to(device) for name, tensor in checkpoint.states[silo].memory.items()}
+            states[silo] = SiloState(block, memory)
+        return states
 
     def _evaluate_if_due(self) -> bool:
         """Evaluate the whole model if this is a round to do so after, and it was not done before."""
         done = self.state.done
         if not self._due(done) or (self.history and self.history[-1].round == done):
             return False
-        measures, verdict = self.party.measured(self.state.blocks, self._judged)
+        measures, verdict = self.engine.evaluate(self.state.silos, self._judge)
         train, validation, test = (measures[part] for part in Part)
         result = Evaluation(
             round=done,
@@ -283,9 +245,9 @@ class Loop:
             better=verdict == "better",
         )
         if verdict == "diverged":
-            raise self._diverged(self._why_not(measures) or "the hub where the labels are says so", done)
+            raise self._diverged(self._trouble(measures) or "reported by the hub that holds the labels", done)
         if self.settings.keep == "best" and result.better:
-            best = Kept(done, self.state.blocks)
+            best = Kept(done, self.state.weights)
             if self.directory:  # before its line in the history, which never tells of weights that are not there
                 self.directory.save_best(best)
             self.best = best
@@ -295,14 +257,14 @@ class Loop:
         self.observer.evaluated(result)
         return True
 
-    def _judged(self, measures: Measures) -> Verdict:
+    def _judge(self, measures: Measures) -> Verdict:
         """Judge an evaluation against those before it."""
-        if self._why_not(measures):
+        if self._trouble(measures):
             return "diverged"
         before = [line.validation["loss"] for line in self.history if line.validation]
         return "better" if measures[Part.VALIDATION].get("loss", inf) < min(before, default=inf) else "worse"
 
-    def _why_not(self, measures: Measures) -> str:
+    def _trouble(self, measures: Measures) -> str:
         """Tell if losses are no longer finite, or as good as that."""
         for part, result in measures.items():
             if not isfinite(result.get("loss", 0.0)):
@@ -317,7 +279,7 @@ class Loop:
     def _save(self) -> None:
         if self.directory:
             state = self.state
-            checkpoint = Checkpoint(state.done, state.blocks, self._seconds(), state.traffic, self.inputs, state.memory)
+            checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs)
             self.directory.save(checkpoint)
 
     def _finish(self, status: str, *, confirmed: bool = False) -> None:

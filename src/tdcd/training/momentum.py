@@ -8,27 +8,40 @@ carried from round to round instead, at the hub: heavy-ball momentum of the aver
 which, as all clients start from θ_j, is what torch.optim.SGD does with the averaged gradient.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.network import Block, Network
+from tdcd.core.state import HubUpdate, SiloState
 from tdcd.training.settings import Settings
 
-Memory = Mapping[str, Block]
-"""Δ of every silo's trainable weights; nothing before the first round, and where momentum is not carried."""
+PREFIX = "velocity/"
 
 
-def apply_momentum(
-    settings: Settings, networks: Mapping[str, Network], before: Blocks, averaged: Blocks, memory: Memory, number: int
-) -> tuple[Blocks, Memory]:
-    """Return the blocks after round ``number``, and the new memory, given those before and the clients' averages."""
+@dataclass(frozen=True)
+class CarriedMomentum:
+    """Carries Δ of a silo's trainable weights in its state. See HubUpdate."""
+
+    settings: Settings
+    trainable: Collection[str]
+    """Names of the weights that gradient steps change."""
+
+    def __call__(self, state: SiloState, averaged: Block, number: int) -> SiloState:
+        """Return the state after round ``number``."""
+        settings = self.settings
+        rate, last = settings.rate_of(number), settings.rate_of(number - 1) if number > 1 else 0.0
+        factor = settings.momentum * rate / last if last else 0.0
+        weights, velocity = dict(averaged), {}
+        for name in [name for name in averaged if name in self.trainable]:
+            velocity[name] = averaged[name] - state.weights[name]
+            if (before := state.memory.get(PREFIX + name)) is not None:
+                weights[name] = averaged[name] + factor * before
+                velocity[name] += factor * before
+        return SiloState(weights, {**state.memory, **{PREFIX + name: tensor for name, tensor in velocity.items()}})
+
+
+def hub_updates(settings: Settings, networks: Mapping[str, Network]) -> dict[str, HubUpdate]:
+    """Return what the hubs make of their clients' averages, where that is not just taken as it is."""
     if not settings.carry_momentum:
-        return averaged, {}
-    rate, last = settings.rate_of(number), settings.rate_of(number - 1) if number > 1 else 0.0
-    factor = settings.momentum * rate / last if last else 0.0
-    blocks, moved = {silo: dict(block) for silo, block in averaged.items()}, {}
-    for silo, network in networks.items():
-        moved[silo] = {name: averaged[silo][name] - before[silo][name] for name in network.trainable}
-        for name, more in memory.get(silo, {}).items():
-            blocks[silo][name] = averaged[silo][name] + factor * more
-            moved[silo][name] += factor * more
-    return blocks, moved
+        return {}
+    return {silo: CarriedMomentum(settings, network.trainable) for silo, network in networks.items()}

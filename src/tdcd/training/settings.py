@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from tdcd.core.average import Averaging
-from tdcd.core.client import LocalSteps
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
 from tdcd.core.sampling import draw_batch
 from tdcd.errors import JobError
@@ -109,7 +109,7 @@ class Settings(Strict):
         """Return the learning rate of round ``number`` of 1 … R."""
         return self.schedule.rate(self.rate, number, self.rounds, self.local_steps)
 
-    def drawn(self, number: int, samples: int) -> Tensor:
+    def sample_batch(self, number: int, samples: int) -> Tensor:
         """Return the mini-batch of round ``number``, drawn from the seed out of so many samples."""
         return draw_batch(self.seed, number, samples, self.batch_of(samples))
 

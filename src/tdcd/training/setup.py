@@ -1,23 +1,28 @@
 """Before the first round: build the networks, check that everything fits together, say clearly when not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tdcd.core.labels import PrivateLabels
+from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.objective import CrossEntropy
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
-from tdcd.core.topology import Samples
+from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, describe_value, to_tensor
 from tdcd.data.federation import Federation
+from tdcd.data.splits import Part
+from tdcd.engines import Training
 from tdcd.errors import DataError, JobError, ModelError, join_names, nearest
 from tdcd.models import ModelSpec, build
 from tdcd.training.labels import Labels
+from tdcd.training.metrics import measure
+from tdcd.training.momentum import hub_updates
 from tdcd.training.settings import Settings
 
 Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
@@ -41,6 +46,22 @@ class Setup:
     """The labels, if one silo keeps them and others need them."""
     label_only: tuple[str, ...] = ()
     """Silos without features: their blocks are empty."""
+
+    def training(
+        self, settings: Settings, rosters: Mapping[str, Roster], batch: Callable[[int], Tensor] | None = None
+    ) -> Training:
+        """Return what an engine computes; mini-batches are drawn from the seed unless they are given."""
+        parts = {Part.TRAIN: self.train, Part.VALIDATION: self.validation, Part.TEST: self.test}
+        return Training(
+            tasks=self.tasks,
+            batch=batch or (lambda number: settings.sample_batch(number, len(self.train))),
+            rate=settings.rate_of,
+            rosters=rosters,
+            private=self.private,
+            updates=hub_updates(settings, self.networks),
+            parts={part: samples for part, samples in parts.items() if samples is not None},
+            measure=partial(measure, settings.objective),
+        )
 
 
 def prepare(

@@ -3,29 +3,23 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
-from tdcd.core.ledger import Ledger, Traffic, gradient_requests
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
-from tdcd.core.round import Round
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.data.preparation import Preparation
-from tdcd.data.splits import Part
-from tdcd.engines import Engine, LocalEngine, OracleEngine
+from tdcd.engines import Engine, LocalEngine, OracleEngine, Training
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.training.directory import RunDirectory
 from tdcd.training.labels import Labels
-from tdcd.training.loop import Loop, Measures, Observer, Verdict
-from tdcd.training.metrics import measure
+from tdcd.training.loop import Loop, Observer
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings
 from tdcd.training.setup import Models, Setup, device_of, prepare, starting_blocks
@@ -80,75 +74,25 @@ def train(
     labels = labels or Labels()
     setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
     first = starting_blocks(setup.networks, initial, setup.label_only)
-    party = Simulation(
-        setup=setup,
-        settings=settings,
-        engine=_engine(engine, setup, compute, workers or cores()),
-        batch_of=_batches(federation, settings, batches),
-        ledger=_ledger(federation, setup, settings),
-    )
-    loop = Loop(party, settings, setup.networks, observer or Observer(), lambda: first)
+    batch_of = _batches(federation, settings, batches)
+    training = setup.training(settings, federation.rosters, batch_of)
+    computing = _engine(engine, training, compute, workers or cores())
+    loop = Loop(computing, settings, setup.networks, observer or Observer(), lambda: first)
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
             record = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
             job = job or given | record | {"training": settings.model_dump(exclude_none=True)}
             loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
-            given_batches = [party.batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
+            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
             loop.inputs = _fingerprints(federation, setup, first, given_batches)
-            loop.begin(describe_federation(federation, setup, settings, party.engine, party.ledger))
+            loop.begin(describe_federation(federation, setup, settings, computing))
             loop.directory.keep_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
                 loop.directory.attach(f"preparation/{silo}.json", made.to_json())
         kept, blocks = loop.run()
     types = {silo: rows.dtype for silo, rows in setup.train.features.items()}
     return Result(settings, setup.networks, blocks, kept, tuple(loop.history), types)
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """The whole federation in this process. See Party."""
-
-    setup: Setup
-    settings: Settings
-    engine: Engine
-    batch_of: Callable[[int], Tensor]
-    """The mini-batch of a round."""
-    ledger: Ledger
-
-    @property
-    def paths(self) -> Mapping[str, str]:
-        """How each silo's clients are computed."""
-        return self.engine.paths
-
-    def agreed(self, rounds: Sequence[int]) -> int:
-        """Go on where it was left."""
-        return max(rounds)
-
-    def round(self, blocks: Blocks, number: int) -> tuple[Blocks, Traffic]:
-        """Compute a round of all silos."""
-        round_ = Round(number, self.batch_of(number), self.settings.rate_of(number))
-        sent = self.ledger.traffic(self.ledger.rows(round_.batch.numpy()))
-        return self.engine.round(blocks, round_), sent
-
-    def concluded(self, number: int, kept: int) -> bool:  # noqa: ARG002
-        """Nobody else is to be waited for."""
-        return True
-
-    def measured(self, blocks: Blocks, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        """See Party."""
-        parts = (self.setup.train, self.setup.validation, self.setup.test)
-        record = {part: self._measured(blocks, parts[part]) for part in Part}
-        return record, judge(record)
-
-    def _measured(self, blocks: Blocks, samples: Samples | None) -> dict[str, float]:
-        """Measure the whole model on all samples of a part."""
-        if samples is None:
-            return {}
-        result = self.engine.scores(blocks, samples.features)
-        if not torch.isfinite(result).all():
-            return {"loss": float("nan")}
-        return measure(self.settings.objective, result, samples.labels)
 
 
 def _check_arguments(
@@ -184,9 +128,7 @@ def _check_arguments(
         raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
-def describe_federation(
-    federation: Federation, setup: Setup, settings: Settings, engine: Engine, ledger: Ledger
-) -> dict[str, Any]:
+def describe_federation(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
     """Describe who takes part, for federation.json."""
     return {
         "samples": len(federation),
@@ -196,7 +138,7 @@ def describe_federation(
         "classes": list(federation.classes),
         "notes": list(federation.notes),
         "embedding": setup.width,
-        "embedding_bytes": ledger.row,
+        "embedding_bytes": setup.width * settings.dtype.itemsize,
         "silos": [
             describe_silo(
                 silo,
@@ -204,7 +146,7 @@ def describe_federation(
                 setup.networks.get(silo),
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
                 network_description=setup.descriptions.get(silo, ""),
-                compute=engine.paths.get(silo, "nothing"),
+                compute=engine.compute_plan.get(silo, "nothing"),
                 preparation=federation.preparations.get(silo),
             )
             for silo in federation.silos
@@ -242,34 +184,20 @@ def describe_silo(
     }
 
 
-def _ledger(federation: Federation, setup: Setup, settings: Settings) -> Ledger:
-    return Ledger(
-        owners={silo: roster.owner.numpy() for silo, roster in federation.rosters.items()},
-        clients={silo: len(roster.clients) for silo, roster in federation.rosters.items()},
-        label_holder=setup.private.silo if setup.private else None,
-        asked=gradient_requests(setup.private.sharing if setup.private else None, settings.local_steps),
-        blocks={
-            silo: sum(tensor.nbytes for _, tensor in named_tensors(network.module))
-            for silo, network in setup.networks.items()
-        },
-        row=setup.width * settings.dtype.itemsize,
-    )
-
-
-def _engine(name: EngineName, setup: Setup, compute: ComputeName, workers: int) -> Engine:
+def _engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> Engine:
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
     if name == "oracle":
-        return OracleEngine(setup.tasks, setup.private)
-    return LocalEngine(setup.tasks, compute, workers, setup.private)
+        return OracleEngine(training)
+    return LocalEngine(training, compute, workers)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
     """Return the function that gives round r its mini-batch: drawn from the seed, or as the user listed them."""
     if given is None:
         settings.batch_of(len(federation))  # told now, not in the first round, if it is too large
-        return lambda number: settings.drawn(number, len(federation))
+        return lambda number: settings.sample_batch(number, len(federation))
     if len(given) < settings.rounds:
         raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")
     numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(given)]

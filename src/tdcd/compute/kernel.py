@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.compute import kernels
-from tdcd.compute.interface import blame, mean_with_idle
+from tdcd.compute.base import blame
 from tdcd.compute.modules import SMALL, is_unaltered, weights_of
-from tdcd.compute.onestep import one_step, shares
+from tdcd.compute.one_step import active_weight, one_step, shares
 from tdcd.core.average import Mean
-from tdcd.core.client import LocalSteps
-from tdcd.core.labels import FixedGradient, RemoteGradient
 from tdcd.core.network import Block
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Shards
@@ -48,14 +46,14 @@ class Shape:
         return [name for name in self.tensors if name]
 
 
-class Fused:
+class Kernel:
     """Compute a silo's clients by a kernel.
 
     With Q = 1 it does not matter which client a row belongs to, only what it weighs: rows are dealt evenly.
     """
 
     def __init__(self, task: SiloTask, threads: int = 1) -> None:
-        shape = fused_shape(task)
+        shape = kernel_shape(task)
         assert shape is not None, "only for networks with a kernel"  # noqa: S101
         library, why = kernels.load(shape.kernel)
         assert library is not None, why  # noqa: S101
@@ -66,14 +64,13 @@ class Fused:
         numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
         self._numbers, self._kept = kernels.Span(ctypes.addressof(numbers), len(numbers)), numbers
         self._features, self._labels = task.features.contiguous(), task.labels.contiguous()
-        target = _target(task.objective)
+        target = _target(task)
         if target is None:
             raise ModelError(f"kernels do not know the loss {type(task.objective).__name__}")
         self._target = target
-        self._given = task.objective if isinstance(task.objective, FixedGradient) else None
-        classes = isinstance(task.objective, CrossEntropy)
-        self._answers = (
-            self._span(None if classes or self._given else self._labels),
+        classes = target[0] == _CROSS_ENTROPY
+        self._labels_given = (
+            self._span(None if classes or task.remote_labels else self._labels),
             kernels.span(self._labels if classes else None, torch.int64),
         )
         self._one_step = one_step(task.steps)
@@ -100,33 +97,35 @@ class Fused:
             del kept
         return out
 
-    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        task, names = self._task, self._shape.names
-        rows, clients, uniform = len(shards.samples), len(shards.clients), task.averaging == "uniform"
-        mean, share, firsts, counts = Mean(block), None, None, None
+        task, names, samples = self._task, self._shape.names, shards.samples
+        clients, uniform = len(shards.clients), task.averaging == "uniform"
+        share, firsts, counts = None, None, None
         if self._one_step:
-            clients, uniform = max(1, min(GROUPS, rows // PIECE)), True
-            share = shares(task, shards, others).mul_(clients)
+            clients, uniform = max(1, min(GROUPS, len(samples) // PIECE)), True
+            share = shares(task, shards, rows).mul_(clients)
         else:
-            mean, firsts, counts = mean_with_idle(task, block, shards), shards.starts, shards.counts
-        stale = self._given.table[shards.samples] if self._given else others.contiguous()
+            firsts, counts = shards.starts, shards.counts
         sizes = [block[name].numel() for name in names]
         sums = torch.zeros(sum(sizes), dtype=torch.float64)
         with blame(task, [], "the local steps"):
             weights, kept = self._weights(block)
             kernels.check(
                 self._descend(
-                    self._numbers, weights, self._span(self._features), _samples(shards.samples), task.width,
-                    *self._target, self._span(stale), *self._answers, self._span(share), task.steps.count, round_.rate,
-                    clients, _samples(firsts), _samples(counts), uniform, min(GROUPS, clients),
-                    kernels.span(sums, torch.float64), self.threads,
+                    self._numbers, weights, self._span(self._features), _samples(samples), task.width,
+                    *self._target, self._span(rows.contiguous()), *self._labels_given,
+                    self._span(share), task.steps.count, round_.rate, clients, _samples(firsts),
+                    _samples(counts), uniform, min(GROUPS, clients), kernels.span(sums, torch.float64), self.threads,
                 )
             )  # fmt: skip
             del kept
+        weight = active_weight(task, shards)
+        if self._one_step:
+            sums.mul_(weight / clients)
         parts = torch.split(sums, sizes)
-        total = {name: part.view(block[name].shape) for name, part in zip(names, parts, strict=True)}
-        mean.add_sum(total, float(clients if uniform else rows))
+        mean = Mean(block)
+        mean.add_sum({name: part.view(block[name].shape) for name, part in zip(names, parts, strict=True)}, weight)
         return mean
 
     def _span(self, tensor: Tensor | None) -> kernels.Span:
@@ -143,23 +142,27 @@ def _samples(numbers: Tensor | None) -> kernels.Span:
     return kernels.span(numbers, torch.int64)
 
 
-def _target(objective: Loss) -> tuple[int, float] | None:
+_CROSS_ENTROPY, _BINARY, _SQUARED, _GIVEN = range(4)
+
+
+def _target(task: SiloTask) -> tuple[int, float] | None:
     """Return the loss as the kernels know it, its number and the weight of positive rows; nothing if they do not.
 
     A class made from one that they know may compute something else, so only the classes themselves count.
     """
+    objective = task.objective
+    if task.remote_labels:
+        return _GIVEN, 1.0
     if type(objective) is CrossEntropy:
-        return 0, 1.0
+        return _CROSS_ENTROPY, 1.0
     if type(objective) is BinaryCrossEntropy:
-        return 1, objective.positive_weight
+        return _BINARY, objective.positive_weight
     if type(objective) is SquaredError:
-        return 2, 1.0
-    if type(objective) is FixedGradient:
-        return 3, 1.0
+        return _SQUARED, 1.0
     return None
 
 
-def fused_shape(task: SiloTask) -> Shape | None:
+def kernel_shape(task: SiloTask) -> Shape | None:
     """Return what a kernel must know of a silo's network, or nothing where no kernel fits."""
     module = task.network.module
     if task.network.buffers or not is_unaltered(module):
@@ -225,16 +228,14 @@ def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
-def why_not_fused(task: SiloTask) -> str:
+def why_no_kernel(task: SiloTask) -> str:
     """Return why no kernel can compute a silo, or nothing."""
-    shape = fused_shape(task)
+    shape = kernel_shape(task)
     if shape is None:
         return "there is none for this network"
-    if isinstance(task.objective, RemoteGradient):
-        return "kernels take all steps at once, and the silo's clients must ask for labels between them"
-    if _target(task.objective) is None:
+    if _target(task) is None:
         return f"kernels do not know the loss {type(task.objective).__name__}"
-    if task.steps != LocalSteps(task.steps.count):
+    if not task.steps.plain:
         return "kernels take plain steps only"
     if weights_of(task.network.module) > SMALL:
         return "the network is too large to gain by it"

@@ -7,11 +7,11 @@ rows: one gradient of a weighted sum over all rows. It needs that no row influen
 import torch
 from torch import Tensor
 
+from tdcd.compute.base import blame, check_embedding, gradient_at
 from tdcd.compute.footprint import KEPT, bytes_per_row
-from tdcd.compute.interface import blame, check_embedding
 from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
-from tdcd.core.client import LocalSteps, gradient_of
+from tdcd.core.local_steps import LocalSteps, gradient_of
 from tdcd.core.network import Block
 from tdcd.core.round import Round
 from tdcd.core.task import SiloTask
@@ -45,26 +45,26 @@ class OneStep:
         self._kept = result if keep else []
         return torch.cat([part.detach() for part in result])
 
-    def descend(self, block: Block, round_: Round, shards: Shards, others: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        task, rows = self._task, torch.split(shards.samples, self._size)
-        share = shares(task, shards, others)
-        stale, shared = torch.split(others, self._size), torch.split(share, self._size)
+        task, samples = self._task, torch.split(shards.samples, self._size)
+        share = torch.split(shares(task, shards, rows).unsqueeze(-1), self._size)
         kept, self._kept = self._kept, []
 
         def piece(index: int) -> Block:
-            embedding = kept[index] if kept else self._forward(block, rows[index], shards)
+            part = slice(index * self._size, index * self._size + len(samples[index]))
+            embeddings = kept[index] if kept else self._forward(block, samples[index], shards)
             with blame(task, shards.clients.tolist(), "the local steps"):
-                losses = task.objective.losses(embedding + stale[index], task.labels[rows[index]])
-                return gradient_of((losses * shared[index]).sum(), self._theta)
+                gradients = gradient_at(task, shards, rows, part)(embeddings.detach())
+                return gradient_of(embeddings, self._theta, gradients * share[index])
 
-        decay = task.steps.weight_decay * active(task, shards)
+        decay = task.steps.weight_decay
         new = {name: tensor * (1 - round_.rate * decay) if decay else tensor.clone() for name, tensor in block.items()}
-        for result in self._workers.stream(piece, range(len(rows))):
-            for name, g in result.items():
+        for gradient in self._workers.stream(piece, range(len(samples))):
+            for name, g in gradient.items():
                 new[name].sub_(g, alpha=round_.rate)
         mean = Mean(block)
-        mean.add(block | {name: new[name] for name in self._theta}, 1.0)
+        mean.add(block | {name: new[name] for name in self._theta}, active_weight(task, shards))
         return mean
 
     def _forward(self, block: Block, rows: Tensor, shards: Shards) -> Tensor:
@@ -79,15 +79,15 @@ def one_step(steps: LocalSteps) -> bool:
     return steps.count == 1 and steps.clip_norm is None
 
 
-def active(task: SiloTask, shards: Shards) -> float:
+def active_weight(task: SiloTask, shards: Shards) -> float:
     """Return what the clients with rows in the batch weigh together in the hub's average."""
-    return len(shards.clients) / (len(shards.clients) + shards.idle) if task.averaging == "uniform" else 1.0
+    return float(len(shards.clients) if task.averaging == "uniform" else len(shards.order))
 
 
 def shares(task: SiloTask, shards: Shards, like: Tensor) -> Tensor:
-    """Return what each row weighs in the step of all clients, in shard order (B,)."""
+    """Return what each row weighs in the average step of the clients that have rows, in shard order (B,)."""
     rows = len(shards.order)
     if task.averaging == "samples":
         return like.new_full((rows,), 1 / rows)
-    each = 1 / ((len(shards.clients) + shards.idle) * shards.counts.to(like.dtype))
+    each = 1 / (len(shards.clients) * shards.counts.to(like.dtype))
     return torch.repeat_interleave(each, shards.counts, output_size=rows).to(like.device)

@@ -1,0 +1,148 @@
+"""What every compute path offers, and how it reports failures."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from tdcd.compute.workers import Workers
+from tdcd.core.average import Mean
+from tdcd.core.local_steps import Steps, finish
+from tdcd.core.network import Block
+from tdcd.core.round import Round
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Shards
+from tdcd.errors import ModelError, TdcdError, join_names
+
+
+class Compute(Protocol):
+    """A way to compute a group of clients of one silo. Rows are in the order of ``shards.order``."""
+
+    def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
+        """Return the clients' embeddings (B, E). It is the forward pass of their first step, too."""
+
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
+        """Take every client's Q steps; return the sum of the clients that have rows, with its true weight.
+
+        ``rows`` (B, E) are Φ_{-j}, held still; where labels are remote, logit gradients for all steps.
+        """
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Clients whose steps are taken together, and can be suspended at each."""
+
+    places: Tensor | slice
+    """Where their rows stand in shard order: (n,), or (G, n) of stacked clients."""
+    steps: Steps
+    weights: Tensor | float
+    """In the hub's average: of one client, or (G,) of stacked ones."""
+    release: Callable[[], None] = lambda: None
+    """Gives back what the steps borrowed, once their result was used."""
+
+    def add_to(self, mean: Mean, block: Block) -> None:
+        """Add the result of the steps to a mean."""
+        if isinstance(self.weights, float):
+            mean.add(block, self.weights)
+        else:
+            mean.add_stack(block, self.weights)
+        self.release()
+
+
+@runtime_checkable
+class Suspendable(Compute, Protocol):
+    """A way to compute clients that can wait for logit gradients between two steps."""
+
+    def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterable[Piece]:
+        """Return the clients' steps, none of them begun."""
+
+
+def gradient_at(task: SiloTask, shards: Shards, rows: Tensor, places: Tensor | slice) -> Callable[[Tensor], Tensor]:
+    """Return what computes ∂ℓ/∂z at embeddings of some places; ``rows`` as in ``Compute.descend``."""
+    given = rows[places]
+    if task.remote_labels:
+        return lambda _: given
+    labels, objective = task.labels[shards.samples[places]], task.objective
+    return lambda embeddings: objective.gradient(embeddings + given, labels)
+
+
+def descend_pieces(
+    task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], workers: Workers
+) -> Mean:
+    """Run all steps of pieces through, one piece after the other or one a worker; add up in their order."""
+
+    def one(piece: Piece) -> tuple[Piece, Block]:
+        gradient = gradient_at(task, shards, rows, piece.places)
+        return piece, finish(piece.steps, next(piece.steps), gradient)
+
+    mean = Mean(block)
+    for piece, new in workers.stream(one, pieces):
+        piece.add_to(mean, new)
+    return mean
+
+
+class Suspended:
+    """All clients of a group, suspended between two steps. Rows are in shard order."""
+
+    def __init__(self, task: SiloTask, block: Block, shards: Shards, pieces: Iterable[Piece]) -> None:
+        self._task, self._block, self._pieces = task, block, list(pieces)
+        self._shape = (len(shards.samples), task.width)
+        self._embeddings = [next(piece.steps) for piece in self._pieces]
+
+    def step(self, gradients: Tensor) -> Tensor:
+        """Take one step with logit gradients (B, E); return the new embeddings (B, E)."""
+        self._embeddings = [piece.steps.send(gradients[piece.places]) for piece in self._pieces]
+        joined = gradients.new_empty(self._shape)
+        for piece, embeddings in zip(self._pieces, self._embeddings, strict=True):
+            joined[piece.places] = embeddings  # a padded place repeats a row of its client, and so its embedding
+        return joined
+
+    def finish(self, gradients: Tensor) -> Mean:
+        """Take the last step; return the sum of the clients."""
+        mean = Mean(self._block)
+        for piece, embeddings in zip(self._pieces, self._embeddings, strict=True):
+            given = gradients[piece.places]
+            piece.add_to(mean, finish(piece.steps, embeddings, lambda _, given=given: given))  # type: ignore[misc]
+        return mean
+
+    def close(self) -> None:
+        """Give up the steps that are left."""
+        for piece in self._pieces:
+            piece.steps.close()
+            piece.release()
+
+
+def weight_of(task: SiloTask, rows: int) -> float:
+    """Return a client's weight in the hub's average, given its number of rows in the batch."""
+    return 1.0 if task.averaging == "uniform" else float(rows)
+
+
+def check_embedding(embedding: Tensor, rows: int, task: SiloTask) -> Tensor:
+    """Return an embedding if it is one: a tensor (rows, E)."""
+    shape = tuple(embedding.shape) if isinstance(embedding, Tensor) else type(embedding).__name__
+    if shape != (rows, task.width):
+        raise ValueError(f"it returned {shape} for {rows} rows in training mode, not ({rows}, {task.width})")
+    return embedding
+
+
+@contextmanager
+def blame(task: SiloTask, clients: list[int], stage: str) -> Iterator[None]:
+    """Turn whatever a silo's network raises into an error that names the silo, the clients and the stage."""
+    try:
+        yield
+    except TdcdError:
+        raise
+    except Exception as error:
+        names = join_names(f"'{task.roster.clients[k]}'" for k in clients)
+        who = f", client {names}" if clients else ""
+        hint = ""
+        if "Expected more than 1 value per channel" in str(error):
+            hint = (
+                ". BatchNorm cannot train on a single row: use a larger batch_size or fewer clients, so that every "
+                "client has two rows or none in a batch, or a norm that does not mix rows"
+            )
+        raise ModelError(
+            f"silo '{task.silo}'{who}: its network failed in {stage}: {type(error).__name__}: {error}{hint}"
+        ) from error

@@ -1,0 +1,135 @@
+"""What every engine is given, and what the training loop asks of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from tdcd.core.gradients import PrivateLabels
+from tdcd.core.ledger import Ledger, Traffic
+from tdcd.core.network import Block
+from tdcd.core.round import Round
+from tdcd.core.script import Plan, plan_rounds
+from tdcd.core.state import HubUpdate, SiloState, States, take_average
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Roster, Samples
+from tdcd.data.splits import Part
+
+Measures = Mapping[Part, Mapping[str, float]]
+"""Loss and metrics on every part of the samples; empty where there are none, or where they are not known here."""
+
+Verdict = Literal["better", "worse", "diverged"]
+"""What an evaluation shows: the lowest validation loss so far, or not, or that there is nothing left to train."""
+
+Judge = Callable[[Measures], Verdict]
+Measure = Callable[[Tensor, Tensor], Mapping[str, float]]
+"""Loss and metrics of scores (M, E) against prepared labels."""
+
+
+class Engine(Protocol):
+    """Computes a training: a whole federation in a simulation, one hub's part of it at a real site."""
+
+    @property
+    def compute_plan(self) -> Mapping[str, str]:
+        """How each silo's clients are computed, and why, in a sentence."""
+
+    def agree(self, rounds: Sequence[int]) -> int:
+        """Return the round that all go on after, given those that this process could go on after."""
+
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
+        """Compute a round; return the new states and what was sent. Nothing given is changed.
+
+        Raises:
+            Diverged: the weights of some silos are no longer finite.
+            RewoundError: all go back to an earlier round.
+        """
+
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+        """Measure the global model where the labels are; return the measures and the verdict of the judge there."""
+
+    def conclude(self, number: int, selected: int) -> bool:
+        """Wait until all have ended after round ``number``, with weights of round ``selected``; tell whether all have.
+
+        Raises:
+            RewoundError: all go back to an earlier round.
+        """
+
+
+class RewoundError(Exception):
+    """All hubs go back to a round that each of them has, because one of them was started again."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that a simulation computes: the same for every engine."""
+
+    tasks: Mapping[str, SiloTask]
+    """For every silo that has features."""
+    batch: Callable[[int], Tensor]
+    """The mini-batch of a round, ascending sample numbers."""
+    rate: Callable[[int], float]
+    """η of a round."""
+    rosters: Mapping[str, Roster] = field(default_factory=dict)
+    """Of every silo, also one that has labels only; default: those of the tasks."""
+    private: PrivateLabels | None = None
+    """The labels, if one silo holds them and others need logit gradients."""
+    updates: Mapping[str, HubUpdate] = field(default_factory=dict)
+    """What each silo's hub makes of its clients' average; default: takes it as it is."""
+    parts: Mapping[Part, Samples] = field(default_factory=dict)
+    """What to evaluate on."""
+    measure: Measure | None = None
+
+    @property
+    def silos(self) -> Mapping[str, Roster]:
+        """The rosters of all silos."""
+        return self.rosters or {silo: task.roster for silo, task in self.tasks.items()}
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Q of each silo that has features."""
+        return {silo: task.steps.count for silo, task in self.tasks.items()}
+
+    @property
+    def plan(self) -> Plan:
+        """The roles of the silos in a round."""
+        label_only = set(self.silos) - set(self.tasks)
+        if self.private is None:
+            return plan_rounds(self.steps, label_only=label_only)
+        return plan_rounds(self.steps, self.private.sharing, self.private.silo, label_only | {self.private.silo})
+
+    def ledger(self) -> Ledger:
+        """Return what counts the bytes of a round."""
+        some = next(iter(self.tasks.values()))
+        blocks = {silo: block_bytes(task.network.initial()) for silo, task in self.tasks.items()}
+        return Ledger(
+            plan=self.plan,
+            steps=self.steps,
+            owners={silo: roster.owner.numpy() for silo, roster in self.silos.items()},
+            clients={silo: len(roster.clients) for silo, roster in self.silos.items()},
+            blocks=blocks,
+            row=some.width * some.network.dtype.itemsize,
+        )
+
+    def round(self, number: int) -> Round:
+        """Return what is known of a round."""
+        return Round(number, self.batch(number), self.rate(number))
+
+    def update(self, silo: str, state: SiloState, averaged: Block, number: int) -> SiloState:
+        """Return a silo's state after a round, given its clients' average."""
+        return self.updates.get(silo, take_average)(state, averaged, number)
+
+    def initial(self) -> dict[str, SiloState]:
+        """Return the networks' own weights as the silos' first states."""
+        weights = {silo: task.network.initial() for silo, task in self.tasks.items()}
+        return {silo: SiloState(weights.get(silo, {})) for silo in self.plan.silos}
+
+
+def block_bytes(block: Block) -> int:
+    """Return the bytes of a block."""
+    return sum(tensor.nbytes for tensor in block.values())
+
+
+def left_finite(block: Block, before: Block) -> bool:
+    """Tell whether numbers of a block are no longer finite. What was not so before is a constant, as a mask of -inf."""
+    return any(not tensor.isfinite().all() and before[name].isfinite().all() for name, tensor in block.items())

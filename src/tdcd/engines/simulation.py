@@ -1,0 +1,69 @@
+"""What simulations have in common: nobody to wait for, all samples at hand, bytes counted by the ledger."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tdcd.core.ledger import Traffic
+from tdcd.core.network import Block
+from tdcd.core.round import Round
+from tdcd.core.state import SiloState, States
+from tdcd.core.topology import Samples
+from tdcd.data.splits import Part
+from tdcd.engines.base import Judge, Measures, Training, Verdict
+
+
+class Simulation(ABC):
+    """An engine that has the whole federation in this process. See Engine."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._ledger = training.ledger()
+
+    @property
+    @abstractmethod
+    def compute_plan(self) -> Mapping[str, str]:
+        """How each silo's clients are computed, and why, in a sentence."""
+
+    @abstractmethod
+    def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
+        """Compute a round on its mini-batch; return the new states."""
+
+    @abstractmethod
+    def scores(self, weights: Mapping[str, Block], features: Mapping[str, Tensor]) -> Tensor:
+        """Return the global model's scores (M, E) of any rows, networks in evaluation mode."""
+
+    @final
+    def agree(self, rounds: Sequence[int]) -> int:
+        """Go on after the newest."""
+        return max(rounds)
+
+    @final
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
+        """See Engine."""
+        round_ = self.training.round(number)
+        sent = self._ledger.traffic(self._ledger.counts(round_.batch.numpy()))
+        return self.compute_round(states, round_), sent
+
+    @final
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+        """See Engine."""
+        parts = self.training.parts
+        measures = {part: self._measure(states, parts[part]) if part in parts else {} for part in Part}
+        return measures, judge(measures)
+
+    def _measure(self, states: States, samples: Samples) -> Mapping[str, float]:
+        if self.training.measure is None:
+            raise RuntimeError("a training without metrics cannot be evaluated")
+        scores = self.scores({silo: state.weights for silo, state in states.items()}, samples.features)
+        if not torch.isfinite(scores).all():
+            return {"loss": float("nan")}
+        return self.training.measure(scores, samples.labels)
+
+    @final
+    def conclude(self, number: int, selected: int) -> bool:  # noqa: ARG002
+        """Nobody else is to be waited for."""
+        return True
