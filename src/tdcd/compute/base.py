@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from tdcd.compute.workers import Workers
@@ -86,25 +87,33 @@ def descend_pieces(
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, task: SiloTask, block: Block, shards: Shards, pieces: Iterable[Piece]) -> None:
-        self._task, self._block, self._pieces = task, block, list(pieces)
-        self._shape = (len(shards.samples), task.width)
-        self._embeddings = [next(piece.steps) for piece in self._pieces]
+    def __init__(self, block: Block, pieces: Iterable[Piece], workers: Workers) -> None:
+        self._block, self._pieces, self._workers = block, list(pieces), workers
+        self._embeddings = workers.map(lambda piece: next(piece.steps), self._pieces)
 
     def step(self, gradients: Tensor) -> Tensor:
         """Take one step with logit gradients (B, E); return the new embeddings (B, E)."""
-        self._embeddings = [piece.steps.send(gradients[piece.places]) for piece in self._pieces]
-        joined = gradients.new_empty(self._shape)
+
+        def one(piece: Piece) -> Tensor:
+            return piece.steps.send(gradients[piece.places])
+
+        self._embeddings = self._workers.map(one, self._pieces)
+        joined = torch.empty_like(gradients)
         for piece, embeddings in zip(self._pieces, self._embeddings, strict=True):
             joined[piece.places] = embeddings  # a padded place repeats a row of its client, and so its embedding
         return joined
 
     def finish(self, gradients: Tensor) -> Mean:
-        """Take the last step; return the sum of the clients."""
-        mean = Mean(self._block)
-        for piece, embeddings in zip(self._pieces, self._embeddings, strict=True):
+        """Take the steps that are left with these gradients; return the sum of the clients."""
+
+        def one(item: tuple[Piece, Tensor]) -> tuple[Piece, Block]:
+            piece, embeddings = item
             given = gradients[piece.places]
-            piece.add_to(mean, finish(piece.steps, embeddings, lambda _, given=given: given))  # type: ignore[misc]
+            return piece, finish(piece.steps, embeddings, lambda _: given)
+
+        mean = Mean(self._block)
+        for piece, new in self._workers.stream(one, zip(self._pieces, self._embeddings, strict=True)):
+            piece.add_to(mean, new)
         return mean
 
     def close(self) -> None:

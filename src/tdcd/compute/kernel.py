@@ -64,6 +64,7 @@ class Kernel:
         numbers = (ctypes.c_int * len(shape.numbers))(*shape.numbers)
         self._numbers, self._kept = kernels.Span(ctypes.addressof(numbers), len(numbers)), numbers
         self._features, self._labels = task.features.contiguous(), task.labels.contiguous()
+        self._rows = self._span(self._features)
         target = _target(task)
         if target is None:
             raise ModelError(f"kernels do not know the loss {type(task.objective).__name__}")
@@ -77,20 +78,21 @@ class Kernel:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
-        return self._embed_rows(block, self._features, shards.samples)
+        return self._embed_rows(block, self._rows, shards.samples)
 
     def embed_whole(self, block: Block, features: Tensor) -> Tensor:
         """Embed any rows (M, …): (M, E). These networks are the same in training and evaluation."""
-        return self._embed_rows(block, features.contiguous(), torch.arange(len(features)))
+        features = features.contiguous()
+        return self._embed_rows(block, self._span(features), torch.arange(len(features)))
 
-    def _embed_rows(self, block: Block, features: Tensor, samples: Tensor) -> Tensor:
+    def _embed_rows(self, block: Block, rows: kernels.Span, samples: Tensor) -> Tensor:
         task = self._task
-        out = features.new_empty(len(samples), task.width)
+        out = torch.empty(len(samples), task.width, dtype=self._dtype)
         with blame(task, [], "the forward pass"):
             weights, kept = self._weights(block)
             kernels.check(
                 self._embed(
-                    self._numbers, weights, self._span(features), _samples(samples), task.width, self._span(out),
+                    self._numbers, weights, rows, _samples(samples), task.width, self._span(out),
                     self.threads,
                 )
             )  # fmt: skip
@@ -113,7 +115,7 @@ class Kernel:
             weights, kept = self._weights(block)
             kernels.check(
                 self._descend(
-                    self._numbers, weights, self._span(self._features), _samples(samples), task.width,
+                    self._numbers, weights, self._rows, _samples(samples), task.width,
                     *self._target, self._span(rows.contiguous()), *self._labels_given,
                     self._span(share), task.steps.count, round_.rate, clients, _samples(firsts),
                     _samples(counts), uniform, min(GROUPS, clients), kernels.span(sums, torch.float64), self.threads,

@@ -74,7 +74,7 @@ class Worker:
             path = self.compute
             if not isinstance(path, Suspendable):
                 raise RuntimeError(f"{type(path).__name__} cannot wait between two steps")
-            self._suspended = Suspended(self.task, block, shards, path.pieces(block, round_, shards))
+            self._suspended = Suspended(block, path.pieces(block, round_, shards), self._workers)
         return self._suspended
 
     def abandon(self) -> None:

@@ -15,7 +15,7 @@ again without these. A finished round is always exactly Algorithm 1 on a mini-ba
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -83,6 +83,11 @@ class Plan:
     """The only silo with labels, if others request logit gradients from it."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """For each silo without labels, its gradient requests in a round: Q, or 1."""
+
+    @cached_property
+    def others(self) -> Mapping[str, tuple[str, ...]]:
+        """For each silo, all others."""
+        return {silo: tuple(other for other in self.silos if other != silo) for silo in self.silos}
 
     @property
     def most_requests(self) -> int:
@@ -179,9 +184,9 @@ class Hub(Generic[R, W]):
     peers: Peers[R]
 
     @property
-    def others(self) -> list[str]:
+    def others(self) -> tuple[str, ...]:
         """All other silos."""
-        return [silo for silo in self.plan.silos if silo != self.silo]
+        return self.plan.others[self.silo]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 Each = Callable[[Callable[[str], None], Iterable[str]], object]
-"""Calls a function for every silo: one after the other, or at once."""
+"""Calls a function for every silo, several at once."""
 
 
 @types.coroutine
@@ -39,15 +39,10 @@ class Mail(Generic[M]):
         return self._boxes.pop((receiver, topic))
 
 
-def _one_by_one(function: Callable[[str], None], silos: Iterable[str]) -> None:
-    for silo in silos:
-        function(silo)
-
-
 def run_in_turns(
-    hubs: Mapping[str, Coroutine[Any, None, T]], mail: Mail[Any], each: Each = _one_by_one
+    hubs: Mapping[str, Coroutine[Any, None, T]], mail: Mail[Any], each: Each | None = None
 ) -> dict[str, T]:
-    """Run all hubs to their end: each in turn until it waits for a message.
+    """Run all hubs to their end: each in turn until it waits for a message, or several at once by ``each``.
 
     Raises:
         RuntimeError: hubs wait for messages that no hub sends.
@@ -66,7 +61,11 @@ def run_in_turns(
     try:
         while waiting := [silo for silo in hubs if silo not in results]:
             before = mail.sent + len(results)
-            each(advance, waiting)
+            if each:
+                each(advance, waiting)
+            else:
+                for silo in waiting:
+                    advance(silo)
             if failures:
                 raise failures[0]
             if mail.sent + len(results) == before:

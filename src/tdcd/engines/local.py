@@ -152,6 +152,7 @@ class LocalEngine(Simulation):
             chosen = {j: ("loop", why) if c[0] in ("stacked", "mixed") else c for j, c in chosen.items()}
         drawing = seeded or any(draws(task) for task in tasks.values())
         gains = not drawing and any(gains_by_workers(tasks[silo], name, workers) for silo, (name, _) in chosen.items())
+        gains = gains and not suspended  # a single step is too short to be worth a thread
         by_silo = gains and len(tasks) >= workers
         self._silo_workers = Workers(workers if by_silo else 1)
         shared = Workers(workers if gains and not by_silo else 1)
@@ -195,7 +196,8 @@ class LocalEngine(Simulation):
 
         hubs = {silo: communication_round(partial(attempt, silo), states[silo]) for silo in self._plan.silos}
         with one_torch_thread():
-            outcomes: dict[str, Outcome[SiloState]] = run_in_turns(hubs, mail, self._silo_workers.map)
+            each = self._silo_workers.map if self._silo_workers.count > 1 else None
+            outcomes: dict[str, Outcome[SiloState]] = run_in_turns(hubs, mail, each)
         return {silo: outcomes[silo].state for silo in states}
 
     def _record(self, batch: Tensor, silo: str, gradients: Tensor) -> None:

@@ -26,7 +26,7 @@ def span(tensor: Tensor | None, dtype: torch.dtype) -> Span:
     """Return a tensor as a kernel takes it: numbers of one type, one after the other, in the main memory."""
     if tensor is None:
         return Span(None, 0)
-    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if tensor.dtype != dtype or not tensor.is_cpu or not tensor.is_contiguous():
         raise TypeError(f"a kernel takes contiguous {dtype} on the CPU, not {tensor.dtype} on {tensor.device}")
     return Span(tensor.data_ptr(), tensor.numel())
 
