@@ -62,6 +62,25 @@ def test_every_layer_imports_only_layers_below_it() -> None:
                     assert name.split(".")[1] in below | {layer}, f"{path.relative_to(PACKAGE)} imports {name}"
 
 
+def module_name(path: Path) -> str:
+    return ".".join(("tdcd", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions, and for types only, do not count: they are done later, or never."""
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        graph[name] = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                wanted = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name] |= {one if one in modules else node.module for one in wanted} & (set(modules) - {name})
+    while free := {name for name, below in graph.items() if not below & set(graph)}:
+        graph = {name: below for name, below in graph.items() if name not in free}
+    assert not graph, f"these import each other: {sorted(graph)}"
+
+
 def test_the_mathematics_needs_torch_and_numpy_only() -> None:
     for path in (PACKAGE / "core").rglob("*.py"):
         tops = {name.split(".")[0] for name in imports(path)}

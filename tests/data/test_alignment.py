@@ -17,7 +17,7 @@ from tdcd.errors import DataError
 
 def keys(silo: str, client: str, ids: Sequence[int | str], **facts: Any) -> Keys:
     table = Table(silo, client, Path(f"{silo}-{client}.csv"), TableSettings(id="id"))
-    return Keys(table, np.array(ids), {name: np.array(values) for name, values in facts.items()})
+    return Keys(table, pl.Series("id", ids), {name: np.array(values) for name, values in facts.items()})
 
 
 def two(bank: Sequence[int], insurer: Sequence[int]) -> Mapping[str, Sequence[Keys]]:
@@ -40,18 +40,18 @@ def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int,
             align(record, {})
         return
     alignment = align(record, {})
-    assert alignment.ids.tolist() == common
+    assert alignment.ids.to_list() == common
     for silo, own in zip(record, ids, strict=True):
         shares = alignment.shares[silo]
         assert sum(share.rows for share in shares.values()) == len(own)
         assert sum(share.common for share in shares.values()) == len(common)
-    shuffled = {silo: [Keys(k.table, np.array(random.sample(k.ids.tolist(), len(k.ids))), {}) for k in own]
+    shuffled = {silo: [Keys(k.table, k.ids.sample(fraction=1.0, shuffle=True, seed=1), {}) for k in own]
                 for silo, own in record.items()}  # fmt: skip
     again = align(shuffled, {})
     assert again.fingerprint == alignment.fingerprint
     assert again.shares == alignment.shares
     alignment.verify(shuffled, "it")
-    assert alignment.places(np.array([common[-1]])).tolist() == [len(common) - 1]
+    assert alignment.places(pl.Series([common[-1]])).tolist() == [len(common) - 1]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_file(tmp_path: Path) -> None:
         "insurer": [keys("insurer", "a", [5, 1]), keys("insurer", "b", [2, 9, 3])],
     }
     alignment = align(record, {"label": ("bank", "y"), "part": ("bank", "part")})
-    assert alignment.ids.tolist() == [3, 5, 9]
+    assert alignment.ids.to_list() == [3, 5, 9]
     assert alignment.handed["label"].tolist() == ["1", "0", "0"]
     assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
     path = tmp_path / "x.parquet"
@@ -148,7 +148,7 @@ def test_one_kind_of_ids_in_a_silo(tmp_path: Path) -> None:
         return read_keys(Table("bank", path.stem, path, TableSettings(id="id")))
 
     numbers, texts = read("north.csv", "id\n12\n"), read("south.csv", "id\nA1\n")
-    assert [key.ids.tolist() for key in same_kind([numbers, texts])] == [["12"], ["A1"]]
+    assert [key.ids.to_list() for key in same_kind([numbers, texts])] == [["12"], ["A1"]]
     with pytest.raises(DataError, match=r"client 'sea' are whole numbers \(7\), those of 'south' texts \('A1'\)"):
         same_kind([read("sea.parquet", {"id": [7]}), texts])
 

@@ -178,9 +178,9 @@ def test_other_ways_to_write_numbers(tmp_path: Path) -> None:
 
 
 def test_ids_of_csv_files(tmp_path: Path) -> None:
-    assert read_keys(table(tmp_path / "a.csv", "id,a\n 12,1\n-3,2\n")).ids.tolist() == [12, -3]
-    assert read_keys(table(tmp_path / "b.csv", "id,a\n007,1\n12,2\n")).ids.tolist() == ["007", "12"]
-    assert read_keys(table(tmp_path / "c.csv", "id,a\n7,1\nA,2\n")).ids.tolist() == ["7", "A"]
+    assert read_keys(table(tmp_path / "a.csv", "id,a\n 12,1\n-3,2\n")).ids.to_list() == [12, -3]
+    assert read_keys(table(tmp_path / "b.csv", "id,a\n007,1\n12,2\n")).ids.to_list() == ["007", "12"]
+    assert read_keys(table(tmp_path / "c.csv", "id,a\n7,1\nA,2\n")).ids.to_list() == ["7", "A"]
 
 
 def test_columns_of_a_silo(tmp_path: Path) -> None:
@@ -340,3 +340,13 @@ def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'__index_level_0__' is the index of a data frame; leave it out"):
         feature_columns([table(tmp_path / "x.parquet", frame)], {"id": "the ID"})
     assert feature_columns([table(tmp_path / "x.parquet", frame, exclude=["__index_level_0__"])], {"id": "it"}) == ["x"]
+
+
+def test_a_file_that_changes_between_two_passes_is_refused(tmp_path: Path) -> None:
+    """Rows are known by their number from one pass to the next."""
+    path = tmp_path / "a.csv"
+    made = table(path, "id,a\n1,1\n2,2\n")
+    assert read_keys(made).ids.to_list() == [1, 2]
+    path.write_text("id,a\n2,1\n1,22\n")
+    with pytest.raises(DataError, match="it has changed while it was being read"):
+        list(made.batches(["a"]))

@@ -150,7 +150,7 @@ def header(**log: object) -> Frame:
         ([header(tensors=[TensorHeader(name="a", dtype="int8", shape=[0])] * 2)], "same name"),
         ([header(tensors=[TensorHeader(name="a", dtype="int8", shape=[0])] * 100_001)], "100001 tensors"),
         ([header(facts="{")], "not JSON"),
-        ([header(facts="[]")], "no table"),
+        ([header(facts="[]")], "not a JSON object"),
         ([header(facts="[" * 100_000)], "not JSON"),
         ([header(tensors=[TensorHeader(name="a", dtype="int8", shape=[9])])] * 2, "before the one before it has ended"),
         (
@@ -169,7 +169,7 @@ def test_what_is_refused(stream: list[Frame], why: str) -> None:
 
 
 def test_bytes_that_are_no_frame_are_refused() -> None:
-    with pytest.raises(RefusedError, match="none of tdcd's"):
+    with pytest.raises(RefusedError, match="not a tdcd frame"):
         Assembler(MOST).feed_bytes(b"\xff\xff\xff")
 
 

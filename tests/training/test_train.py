@@ -275,7 +275,7 @@ def test_predicting_needs_every_silo() -> None:
     [
         ("gpu", "device: 'gpu' is not known"),
         ("meta", 'device: "meta" is not supported'),
-        ("cuda:99", 'device: "cuda:99" cannot be had'),
+        ("cuda:99", 'device: "cuda:99" is not available'),
     ],
 )
 def test_a_device_that_is_not_there(device: str, says: str) -> None:

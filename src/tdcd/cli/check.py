@@ -17,7 +17,7 @@ def command(
     job: Annotated[Path, typer.Argument(help="A job file, or the name of an embedded job.")],
     data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
 ) -> None:
-    """Read a job's data, align and prepare it, and show who has what; all problems of columns are told at once."""
+    """Read a job's data, align and prepare it, and show who has what; reports all column problems at once."""
     from rich.table import Table
     from rich.text import Text
 

@@ -58,7 +58,7 @@ def command(
         sys.exit(130)
     if code:
         logs = f"{folder}/*/*.log" if quiet else "the log above"
-        typer.echo(f"It did not end well: see {logs}. Run the command again to go on.")
+        typer.echo(f"Deployment failed: see {logs}. Run the command again to go on.")
         sys.exit(code)
     for silo, run in federation.runs.items():
         typer.echo(f"{silo}: tdcd report {quote(str(run))}")

@@ -28,7 +28,10 @@ def command(
     log: Log = "human",
     insecure: Insecure = False,
 ) -> None:
-    """Run a silo's hub until the training is over; started again after a stop, it goes on where all hubs can."""
+    """Run a silo's hub to the end of the training.
+
+    Started again after a stop, it resumes from the latest checkpoint that all hubs share.
+    """
     from tdcd.deployment.metrics import serve
     from tdcd.deployment.run import run_hub
     from tdcd.deployment.site import HubSite, read_site

@@ -25,7 +25,7 @@ tdcd status hub.toml --watch 5
 
 def command(
     site: Annotated[Path, typer.Argument(help="The site file of the hub, or of one of its clients.")],
-    watch: Annotated[float | None, typer.Option("--watch", min=0.2, help="Show it anew every so many seconds.")] = None,
+    watch: Annotated[float | None, typer.Option("--watch", min=0.2, help="Refresh every N seconds.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     insecure: Insecure = False,
 ) -> None:

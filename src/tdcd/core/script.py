@@ -108,11 +108,16 @@ def plan_rounds(
         sharing: How labels are shared.
         label_silo: The silo that holds private labels.
         label_only: Silos without features.
+
+    Raises:
+        ValueError: a silo has no part in a round.
     """
     silos = tuple(sorted({*steps, *label_only}))
     without = sorted(set(steps) - {label_silo})
     if sharing == "shared" or not without:  # where nobody requests gradients, private labels make no difference
         return Plan(silos, frozenset(steps))
+    if idle := set(label_only) - {label_silo}:
+        raise ValueError(f"silo '{min(idle)}' has neither features nor the labels")
     requests = {silo: steps[silo] if sharing == "exact" else 1 for silo in without}
     return Plan(silos, frozenset(steps), label_silo, requests)
 

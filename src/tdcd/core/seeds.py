@@ -1,12 +1,29 @@
 """Randomness as a pure function of a seed and words: nothing is seeded at import, no state travels."""
 
 import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 
 def derive(seed: int, *words: str | int) -> int:
     """Return a 63-bit seed that depends on ``seed`` and on every word, the same on every machine."""
     text = "\x1f".join(str(word) for word in (seed, *words))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def derive_each(seed: int, word: str | int, last: Sequence[str | int]) -> npt.NDArray[np.int64]:
+    """Return ``derive(seed, word, one)`` for each of many last words."""
+    start = hashlib.blake2b(f"{seed}\x1f{word}\x1f".encode(), digest_size=8)
+
+    def digest(one: str | int) -> bytes:
+        whole = start.copy()
+        whole.update(str(one).encode())
+        return whole.digest()
+
+    numbers = np.frombuffer(b"".join(map(digest, last)), dtype=">u8")
+    return (numbers >> np.uint64(1)).astype(np.int64)
 
 
 def client_seed(seed: int, number: int, silo: str, client: str) -> int:

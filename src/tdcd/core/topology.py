@@ -49,7 +49,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Shards:
-    """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 21.
+    """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 22.
 
     Rows are told where the silo's features lie; clients and counts stay in the main memory, where rounds are planned.
     """

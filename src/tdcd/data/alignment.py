@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tdcd.data.arrays import Array, places_in, to_ids
+from tdcd.data.arrays import Array
 from tdcd.data.splits import Part
 from tdcd.data.tables import Batch, Table, TableHead, check_lengths, codes, ids_of, texts_of
 from tdcd.errors import DataError, join_names
@@ -35,7 +35,8 @@ class Keys:
     """What a client tells to be aligned: the IDs of its rows, and what goes with them."""
 
     table: TableHead
-    ids: Array
+    ids: pl.Series
+    """Whole numbers or texts, in the order of the rows."""
     facts: Mapping[str, Array]
     """Labels, parts and the like, by column: a text for each row; whole numbers without a point."""
 
@@ -56,8 +57,8 @@ class Share:
 class Alignment:
     """The IDs that all silos have, and who holds them."""
 
-    ids: Array
-    """In ascending order."""
+    ids: pl.Series
+    """Whole numbers or texts, in ascending order."""
     shares: Mapping[str, Mapping[str, Share]]
     """By silo and client."""
     handed: Mapping[str, Array]
@@ -105,16 +106,27 @@ class Alignment:
                 for silo, clients in record["silos"].items()
             }
             handed = {name: _array(frame[name]) for name in frame.columns if name != "id"}
-            result = cls(to_ids(_array(frame["id"]), str(path)), shares, handed)
+            result = cls(_checked_ids(frame["id"]), shares, handed)
         except _DAMAGE as error:
             raise DataError(f"{path}: damaged, not an alignment of tdcd ({type(error).__name__})") from error
         if result.fingerprint != record["fingerprint"]:
             raise DataError(f"{path}: damaged: its IDs do not have the fingerprint that it tells; make it again")
         return result
 
-    def places(self, ids: Array) -> Array:
+    def places(self, ids: pl.Series) -> Array:
         """Return the place of each ID among the common ones; −1 for those that not all silos have."""
-        return places_in(self.ids, ids)
+        if kind_of(ids) != kind_of(self.ids):
+            return np.full(len(ids), -1)
+        common = pl.DataFrame({"id": self.ids, "place": np.arange(len(self.ids))})
+        joined = pl.DataFrame({"id": ids}).join(common, on="id", how="left", maintain_order="left")
+        return joined["place"].fill_null(-1).to_numpy()
+
+    def places_of(self, keys: Sequence[Keys]) -> list[Array]:
+        """Return the places of each client's rows: one join for all clients of a silo."""
+        if not keys:
+            return []
+        ends = np.cumsum([len(key.ids) for key in keys])[:-1]
+        return np.split(self.places(pl.concat([key.ids for key in keys])), ends)
 
     def verify(self, keys: Mapping[str, Sequence[Keys]], where: str) -> None:
         """Check that every client still holds the IDs that it held when they were aligned.
@@ -144,7 +156,7 @@ class Alignment:
         """
         share = self.shares[key.table.silo][key.table.client]
         places = self.places(key.ids)
-        held = self.ids[np.sort(places[places >= 0])]
+        held = self.ids.gather(np.sort(places[places >= 0]))
         if digest(held) != share.fingerprint:
             raise DataError(
                 f"{key.table}: it does not hold the IDs that it held when {where} was made: "
@@ -160,28 +172,56 @@ def read_keys(table: Table, columns: Sequence[str] = ()) -> Keys:
         parts.append(ids_of(batch))
         for column, values in facts.items():
             values.append(_fact(batch, column))
-    kind = "U" if any(part.dtype == pl.String for part in parts) else "i"
-    ids = np.concatenate([id_array(part, kind) for part in parts])
+    kind = TEXTS if any(part.dtype == pl.String for part in parts) else NUMBERS
+    ids = pl.concat([as_kind(part, kind) for part in parts])
     return Keys(table, ids, {column: np.concatenate(values) for column, values in facts.items()})
 
 
-def id_array(ids: pl.Series, kind: str) -> Array:
-    """Return IDs as an array of whole numbers ("i") or texts ("U"); numbers of a CSV file may count as texts."""
-    return _array(ids.cast(pl.String) if kind == "U" else ids)
+NUMBERS, TEXTS = "i", "U"
+"""Kinds of IDs, as sites tell each other."""
+
+
+def kind_of(ids: pl.Series) -> str:
+    """Tell whether IDs are whole numbers or texts."""
+    return TEXTS if ids.dtype == pl.String else NUMBERS
+
+
+def as_kind(ids: pl.Series, kind: str) -> pl.Series:
+    """Return IDs as whole numbers or texts; numbers of a CSV file may count as texts."""
+    return ids.cast(pl.String) if kind == TEXTS else ids
+
+
+def id_array(ids: pl.Series) -> Array:
+    """Return IDs as an array of int64, or of texts of one width."""
+    return _array(ids)
+
+
+def id_series(values: Array) -> pl.Series:
+    """Return an array of IDs as a series."""
+    return pl.Series("id", values.tolist() if values.dtype.kind == "U" else values.astype(np.int64))
+
+
+def _checked_ids(ids: pl.Series) -> pl.Series:
+    if ids.dtype != pl.String and not ids.dtype.is_integer():
+        raise TypeError(f"IDs of type {ids.dtype}")
+    ids = ids if ids.dtype == pl.String else ids.cast(pl.Int64)
+    if ids.null_count() or ids.n_unique() != len(ids) or not ids.is_sorted():
+        raise ValueError("IDs that are missing, twice, or not in ascending order")
+    return ids
 
 
 def same_kind(keys: Sequence[Keys]) -> list[Keys]:
     """Bring the IDs of a silo's clients to one kind: whole numbers of a CSV file are texts where others have texts."""
-    if len({key.ids.dtype.kind for key in keys}) == 1:
+    if len({kind_of(key.ids) for key in keys}) == 1:
         return list(keys)
-    texts = next(key for key in keys if key.ids.dtype.kind == "U")
-    typed = next((key for key in keys if key.ids.dtype.kind == "i" and not key.table.is_csv), None)
+    texts = next(key for key in keys if kind_of(key.ids) == TEXTS)
+    typed = next((key for key in keys if kind_of(key.ids) == NUMBERS and not key.table.is_csv), None)
     if typed:
         raise DataError(
             f"silo '{typed.table.silo}': the IDs of client '{typed.table.client}' are whole numbers ({typed.ids[0]}), "
             f"those of '{texts.table.client}' texts ('{texts.ids[0]}'); write them in the same way"
         )
-    return [Keys(key.table, key.ids.astype(np.str_), key.facts) for key in keys]
+    return [Keys(key.table, as_kind(key.ids, TEXTS), key.facts) for key in keys]
 
 
 def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]]) -> Alignment:
@@ -197,10 +237,10 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
     ids = {silo: unique_ids(clients) for silo, clients in keys.items()}
     names = list(ids)
     for name in names[1:]:
-        if ids[name].dtype.kind != ids[names[0]].dtype.kind:
+        if kind_of(ids[name]) != kind_of(ids[names[0]]):
             text = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_first(ids[silo])})" for silo in (names[0], name))
             raise DataError(f"IDs are of different types: silo {text}; write them in the same way in all silos")
-    common = reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), ids.values())
+    common = common_ids(list(ids.values()))
     if not len(common):
         text = "; ".join(f"'{silo}' has {len(result):,} ({_first(result)})" for silo, result in ids.items())
         raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
@@ -215,6 +255,11 @@ def gather_facts(alignment: Alignment, keys: Sequence[Keys], column: str) -> Arr
     return _by_id(alignment, keys, [key.facts[column] for key in keys])
 
 
+def client_places(alignment: Alignment, keys: Sequence[Keys]) -> dict[str, Array]:
+    """Return, for each client of a silo, the place of every row of its file among the common IDs, or −1."""
+    return dict(zip((key.table.client for key in keys), alignment.places_of(keys), strict=True))
+
+
 def owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
     """Return the number of the client that holds each common ID."""
     return _by_id(alignment, keys, [np.full(len(key.ids), number) for number, key in enumerate(keys)])
@@ -223,7 +268,7 @@ def owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
 def _by_id(alignment: Alignment, keys: Sequence[Keys], facts: Sequence[Array]) -> Array:
     """Bring a fact of each client's rows into the order of the common IDs."""
     values = np.concatenate(facts)
-    places = np.concatenate([alignment.places(key.ids) for key in keys])
+    places = np.concatenate(alignment.places_of(keys))
     result = np.empty(len(alignment.ids), dtype=values.dtype)
     result[places[places >= 0]] = values[places >= 0]
     return result
@@ -250,30 +295,34 @@ def _fact(batch: Batch, column: str) -> Array:
     return _array(texts)
 
 
-def unique_ids(keys: Sequence[Keys]) -> Array:
+def unique_ids(keys: Sequence[Keys]) -> pl.Series:
     """Return a silo's IDs in ascending order; none may occur twice."""
-    ids = np.concatenate([key.ids for key in keys])
-    order = np.argsort(ids, kind="stable")
-    ordered: Array = ids[order]
-    again = ordered[1:] == ordered[:-1]
-    if again.any():
-        owner = np.repeat(np.arange(len(keys)), [len(key.ids) for key in keys])[order]
-        doubles = np.unique(ordered[1:][again])
-        parts = []
-        for identity in doubles[:5]:
-            at = owner[np.searchsorted(ordered, identity) : np.searchsorted(ordered, identity, side="right")]
-            parts.append(f"{identity} ({', '.join(keys[k].table.client for k in at[:4])})")
-        more = f" and {len(doubles) - 5} more" if len(doubles) > 5 else ""
-        raise DataError(
-            f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(parts)}{more}; "
-            "an ID may occur once in a silo"
-        )
-    return ordered
+    ids = pl.concat([key.ids for key in keys])
+    if ids.n_unique() == len(ids):
+        return ids.sort()
+    owner = np.repeat(np.arange(len(keys)), [len(key.ids) for key in keys])
+    frame = pl.DataFrame({"id": ids, "owner": owner}).filter(pl.col("id").is_duplicated())
+    doubles = frame["id"].unique().sort()
+    parts = []
+    for identity in doubles.head(5).to_list():
+        at = frame.filter(pl.col("id") == identity)["owner"].head(4).to_list()
+        parts.append(f"{identity} ({', '.join(keys[k].table.client for k in at)})")
+    more = f" and {len(doubles) - 5} more" if len(doubles) > 5 else ""
+    raise DataError(
+        f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(parts)}{more}; "
+        "an ID may occur once in a silo"
+    )
 
 
-def share_of(key: Keys, common: Array) -> Share:
+def common_ids(ids: Sequence[pl.Series]) -> pl.Series:
+    """Return the IDs that all lists have, in ascending order; no list has one twice."""
+    frames = [pl.DataFrame({"id": own}) for own in ids]
+    return reduce(lambda a, b: a.join(b, on="id", how="semi"), frames)["id"].sort()
+
+
+def share_of(key: Keys, common: pl.Series) -> Share:
     """Return what a client has of the common IDs."""
-    held = np.intersect1d(key.ids, common, assume_unique=True)
+    held = common_ids([key.ids, common])
     return Share(len(key.ids), len(held), digest(held))
 
 
@@ -282,14 +331,19 @@ def _array(series: pl.Series) -> Array:
     return array.astype(np.str_) if series.dtype == pl.String else array
 
 
-def digest(values: Array) -> str:
-    """Return a digest of numbers or texts, in their order."""
-    return hashlib.blake2b(repr(values.tolist()).encode(), digest_size=16).hexdigest()
+def digest(values: pl.Series | Array) -> str:
+    """Return a digest of whole numbers or texts without NUL, in their order."""
+    series = values if isinstance(values, pl.Series) else pl.Series(values.tolist())
+    if series.dtype == pl.String:
+        content = ("texts\0" + (series.str.join("\0").item() or "") if len(series) else "texts").encode()
+    else:
+        content = b"numbers" + series.cast(pl.Int64).to_numpy().astype("<i8").tobytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _kind(ids: Array) -> str:
-    return "texts" if ids.dtype.kind == "U" else "whole numbers"
+def _kind(ids: pl.Series) -> str:
+    return "texts" if kind_of(ids) == TEXTS else "whole numbers"
 
 
-def _first(ids: Array) -> str:
-    return f"{', '.join(repr(identity) for identity in ids[:3].tolist())} …"
+def _first(ids: pl.Series) -> str:
+    return f"{', '.join(repr(identity) for identity in ids.head(3).to_list())} …"

@@ -91,7 +91,7 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
         places |= {name: by_value[value] for name, value in others.items() if value in by_value}
     strange = sorted(names - set(places))
     if strange:
-        raise DataError(f"labels: {join_names(strange)} is not among them: {where} {join_names(classes)}")
+        raise DataError(f"unknown label {join_names(strange)}; {where} {join_names(classes)}")
     return np.array([places[text] for text in texts.tolist()])
 
 

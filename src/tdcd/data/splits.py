@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from tdcd.core.seeds import derive
+from tdcd.core.seeds import derive_each
 from tdcd.data.arrays import Array
 
 
@@ -31,7 +31,7 @@ def held_out(ids: Array, fraction: float, seed: int, purpose: str = "held-out") 
     """
     if fraction <= 0:
         return np.zeros(len(ids), dtype=bool)
-    draws = np.array([derive(seed, purpose, identity) for identity in ids.tolist()], dtype=np.float64)
+    draws = derive_each(seed, purpose, ids.tolist()).astype(np.float64)
     mask: Array = draws / 2.0**63 < fraction
     return mask
 

@@ -168,6 +168,23 @@ class Table(TableHead):
         return dict.fromkeys(names).keys()
 
     @cached_property
+    def _stamp(self) -> tuple[int, int]:
+        """What the file looked like when it was first read."""
+        return self._look_at_file()
+
+    def _look_at_file(self) -> tuple[int, int]:
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise DataError(f"{self}: cannot be read: {error.strerror}") from error
+        return status.st_size, status.st_mtime_ns
+
+    def _check_unchanged(self) -> None:
+        """Rows are known by their number from one pass to the next, so the file must stay what it was."""
+        if self._stamp != self._look_at_file():
+            raise DataError(f"{self}: it has changed while it was being read; start again when it is complete")
+
+    @cached_property
     def rows(self) -> int:
         """The number of its rows, counted without reading them; every line of a CSV file is checked."""
         if not self.is_csv:
@@ -179,6 +196,7 @@ class Table(TableHead):
 
     def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
         """Read some of its columns, a batch of rows at a time, in the order of the file."""
+        self._check_unchanged()
         if not self.rows:
             raise DataError(f"{self}: it has a header but no rows")
         names = list(dict.fromkeys(columns))
@@ -190,6 +208,7 @@ class Table(TableHead):
             piece = piece.head(self.rows - done)  # a CSV file may end in empty lines
             yield Batch(self, done + 1, piece)
             done += piece.height
+        self._check_unchanged()
         if done < self.rows:
             raise DataError(f"{self}: damaged: {done} of its {self.rows} rows can be read; get it again")
 

@@ -1,51 +1,52 @@
 """A silo's tables as the rows of its network."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tdcd.data.alignment import Alignment, id_array
 from tdcd.data.arrays import Array
 from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
-from tdcd.data.tables import Batch, Table, ids_of
+from tdcd.data.tables import Batch, Table
 
 Reading = Callable[[Table], None]
-"""Is told which file is being read."""
+"""Is called with the file that is being read."""
+Places = Mapping[str, Array]
+"""For each client, the place of every row of its file among the common IDs, or −1."""
 
 
 def fit_tables(
-    tables: Sequence[Table], columns: Sequence[str], alignment: Alignment, parts: Array, reading: Reading
+    tables: Sequence[Table], columns: Sequence[str], places: Places, parts: Array, reading: Reading
 ) -> Preparation:
     """Fix a silo's preparation by what its clients tell of their training rows.
 
     Args:
         tables: The clients' files.
         columns: The columns of features.
-        alignment: The common IDs.
-        parts: The part of each of them.
-        reading: Is told of every file.
+        places: Where their rows stand among the common IDs.
+        parts: The part of each of the common IDs.
+        reading: Is called with every file.
     """
     surveys = []
     for table in tables:
         reading(table)
-        surveys.append(survey_table(table, columns, alignment, parts))
+        surveys.append(survey_table(table, columns, places[table.client], parts))
     return fit(surveys, columns, tables[0].settings.rare)
 
 
-def survey_table(table: Table, columns: Sequence[str], alignment: Alignment, parts: Array) -> Survey:
+def survey_table(table: Table, columns: Sequence[str], places: Array, parts: Array) -> Survey:
     """Look at the training rows of one client."""
     survey = Survey(table, columns)
-    for batch, places in _placed(table, columns, alignment):
-        survey.look(batch, (places >= 0) & (parts[places] == Part.TRAIN))
+    for batch, own in _placed(table, columns, places):
+        survey.look(batch, (own >= 0) & (parts[own] == Part.TRAIN))
     return survey
 
 
 def encode_tables(
     tables: Sequence[Table],
     preparation: Preparation,
-    alignment: Alignment,
+    places: Places,
     parts: Array,
     reading: Reading,
     unknown: dict[str, Counter[str]] | None = None,
@@ -63,20 +64,21 @@ def encode_tables(
         rank[mine] = np.arange(len(mine))
         if len(mine):
             out[part] = np.empty((len(mine), width), dtype=np.float32)
+    names = [column.name for column in preparation.columns]
     for table in tables:
         reading(table)
-        for batch, places in _placed(table, [column.name for column in preparation.columns], alignment):
-            rows = np.flatnonzero(places >= 0)
-            numbers, samples = preparation.apply(batch, rows, unknown), places[rows]
+        for batch, own in _placed(table, names, places[table.client]):
+            rows = np.flatnonzero(own >= 0)
+            numbers, samples = preparation.apply(batch, rows, unknown), own[rows]
             for part, arrays in out.items():
                 mine = parts[samples] == part
                 arrays[rank[samples[mine]]] = numbers[mine]
     return out
 
 
-def _placed(table: Table, columns: Sequence[str], alignment: Alignment) -> Iterator[tuple[Batch, Array]]:
+def _placed(table: Table, columns: Sequence[str], places: Array) -> Iterator[tuple[Batch, Array]]:
     """Read a table, with the place of every row among the common IDs, or -1."""
     for column in columns:
         table.need(column, "columns")
-    for batch in table.batches([table.identity, *columns]):
-        yield batch, alignment.places(id_array(ids_of(batch), alignment.ids.dtype.kind))
+    for batch in table.batches(columns):
+        yield batch, places[batch.first - 1 : batch.first - 1 + batch.frame.height]

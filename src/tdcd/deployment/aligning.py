@@ -2,14 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from tdcd.compute import cores
-from tdcd.data.alignment import Alignment, Keys, digest, gather_facts, share_of, unique_ids
+from tdcd.data.alignment import (
+    Alignment,
+    Keys,
+    common_ids,
+    digest,
+    gather_facts,
+    id_array,
+    id_series,
+    kind_of,
+    share_of,
+    unique_ids,
+)
 from tdcd.data.arrays import Array
 from tdcd.deployment.messages import Message, Stamp, array_tensors, tensors_array
 from tdcd.deployment.peers import Peers
@@ -27,7 +38,7 @@ def brought(job: Job, keys: list[Keys]) -> dict[str, Any]:
     assert isinstance(job.data, TableData)  # noqa: S101
     ids = unique_ids(keys)
     split = has_split_column(job.data, [key.table for key in keys])
-    return {"kind": ids.dtype.kind, "count": len(ids), "split": split}
+    return {"kind": kind_of(ids), "count": len(ids), "split": split}
 
 
 async def aligned(
@@ -75,14 +86,15 @@ async def aligned(
     return result
 
 
-async def _plainly(ids: Array, peers: Peers) -> Array:
+async def _plainly(ids: pl.Series, peers: Peers) -> pl.Series:
     """Tell each other all IDs."""
-    result = await peers.exchange(Message("ids", {}, array_tensors("ids", ids)))
-    lists = [ids, *(tensors_array("ids", message) for message in result.values())]
-    return reduce(lambda a, b: np.intersect1d(a, b, assume_unique=True), lists)
+    result = await peers.exchange(Message("ids", {}, array_tensors("ids", id_array(ids))))
+    return common_ids([ids, *(id_series(tensors_array("ids", message)) for message in result.values())])
 
 
-async def _privately(silo: str, ids: Array, counts: Mapping[str, int], peers: Peers, progress: Progress) -> Array:
+async def _privately(
+    silo: str, ids: pl.Series, counts: Mapping[str, int], peers: Peers, progress: Progress
+) -> pl.Series:
     """Let all sets go round the ring of hubs. See psi."""
     names = sorted(counts)
     member = Member(threads=cores())
@@ -103,7 +115,7 @@ async def _privately(silo: str, ids: Array, counts: Mapping[str, int], peers: Pe
     full = {}
     for origin in sorted(names, key=place):  # one's own first, then as they come
         if origin == silo:
-            points = await asyncio.to_thread(hashed, ids)
+            points = await asyncio.to_thread(hashed, id_array(ids))
         else:
             message = await peers.receive(at(origin, place(origin) - 1), f"set of {origin}", Stamp())
             points = message.tensors["points"].numpy()
@@ -138,7 +150,7 @@ async def _privately(silo: str, ids: Array, counts: Mapping[str, int], peers: Pe
         else:
             back = Message(f"places of {origin}", {}, {"places": torch.from_numpy(before)})
             await peers.send(at(origin, place(origin) - 1), back)
-    return ids[mine]
+    return ids.gather(mine)
 
 
 async def _handed(

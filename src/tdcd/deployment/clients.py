@@ -57,7 +57,7 @@ def check_tensor(expected: Mapping[str, Tensor], name: str, found: Tensor | None
     """
     wanted = expected.get(name)
     if wanted is None:
-        raise RefusedError(f"it comes with '{name[:40]}', which nobody asked for")
+        raise RefusedError(f"unexpected tensor '{name[:40]}'")
     if found is None or found.shape != wanted.shape or found.dtype != wanted.dtype:
         raise RefusedError(f"it comes without '{name}' of shape {tuple(wanted.shape)}")
 
@@ -222,7 +222,7 @@ class Link:
                 if message is None:
                     continue
                 if message.stamp.job != self.job or self._answer is None or self._answer.done():
-                    raise RefusedError("an answer that nobody asked for")
+                    raise RefusedError("an unsolicited reply")
                 if message.stamp.epoch != self._number:
                     raise RefusedError("an answer to another question")
                 self._answer.set_result(message)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tdcd.core.network import Block, Network
 from tdcd.core.state import HubUpdate, SiloState, take_average
-from tdcd.data.alignment import Alignment, Keys, same_kind
+from tdcd.data.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
 from tdcd.data.preparation import Preparation, Survey, fit
 from tdcd.data.splits import Part
 from tdcd.data.tables import RemoteTable
@@ -259,7 +259,7 @@ class Gatherer:
             raise RefusedError(f"client '{link.name}' sends labels, which are to be kept")
         if own.label and own.label not in values and not self.job.labels.private:
             raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
-        return Keys(table, ids.astype(np.str_) if self._kind == "U" else ids, values)
+        return Keys(table, as_kind(id_series(ids), self._kind), values)
 
     async def _hear_survey(self, link: Link) -> None:
         facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
@@ -275,7 +275,7 @@ class Gatherer:
     @property
     def _kind(self) -> str:
         """Whether IDs are whole numbers or texts."""
-        return self.alignment.ids.dtype.kind if self.alignment else ""
+        return kind_of(self.alignment.ids) if self.alignment else ""
 
     def _placed(self, client: str) -> dict[str, Tensor]:
         """Tell a client which of its rows have common IDs, and what those are for."""

@@ -239,7 +239,7 @@ class Assembler:
         try:
             frame = Frame.FromString(data)
         except DecodeError as error:
-            raise RefusedError("a frame that is none of tdcd's") from error
+            raise RefusedError("not a tdcd frame") from error
         return self.feed(frame)
 
 
@@ -279,7 +279,7 @@ def _message(header: Header, tensors: Mapping[str, Tensor]) -> Message:
     except (ValueError, RecursionError) as error:
         raise RefusedError("a message whose facts are not JSON") from error
     if not isinstance(facts, dict):
-        raise RefusedError("a message whose facts are no table")
+        raise RefusedError("the message header is not a JSON object")
     stamp = Stamp(header.job, header.epoch, header.round, header.attempt, header.step)
     return Message(header.kind, facts, tensors, stamp)
 

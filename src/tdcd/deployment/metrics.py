@@ -50,7 +50,7 @@ def serve(hub: Hub, address: str | None) -> None:
     """Answer Prometheus at an address, if there is one.
 
     Raises:
-        DeploymentError: the address cannot be had.
+        DeploymentError: the address is not available.
     """
     if address is None:
         return

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from pydantic import BaseModel
 from torch import Tensor
@@ -18,7 +19,7 @@ from tdcd.core.round import Round
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, gather_facts, read_keys
+from tdcd.data.alignment import Alignment, Keys, as_kind, gather_facts, id_array, read_keys
 from tdcd.data.arrays import Array
 from tdcd.data.labels import encode_labels_alone
 from tdcd.data.preparation import Facts, Preparation
@@ -64,12 +65,16 @@ class Party:
     identity: Identity
     site: ClientSite
     log: Callable[[str], None]
+    _opened: Table | None = None
+    """Its table, since its IDs were read: rows are known by their number from then on."""
     _keys: Keys | None = None
     _rows: dict[Part, Tensor] = field(default_factory=dict)
     _numbers: dict[Part, Array] = field(default_factory=dict)
     """The numbers of its samples, ascending."""
     _alignment: Alignment | None = None
     _parts: Array | None = None
+    _places: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Where each row of its table stands among its common IDs, or −1."""
     _network: Network | None = None
     _worker: Worker | None = None
     _label_holder: LabelHolder | None = None
@@ -137,14 +142,14 @@ class Party:
 
     def _tell_keys(self, _: Message) -> Message:
         """Tell the IDs of all rows, and labels and parts where there are some."""
-        table = self._table
+        table = self._opened = self._table
         self.log(f"reading the IDs of {table.path}")
         assert isinstance(self.job.data, TableData)  # noqa: S101
         label, split = table.settings.label, self.job.data.split_column
         wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []
         self._keys = read_keys(table, wanted)
-        tensors = array_tensors("ids", self._keys.ids)
+        tensors = array_tensors("ids", id_array(self._keys.ids))
         parts = [column for column in wanted if not (self.job.labels.private and column == label)]
         for number, column in enumerate(parts):
             tensors |= array_tensors(f"fact {number}", self._keys.facts[column])
@@ -159,7 +164,7 @@ class Party:
         if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
             raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
         self.log("looking at the columns")
-        survey = survey_table(self._table, columns, self._alignment, self._parts)
+        survey = survey_table(self._opened or self._table, columns, self._places, self._parts)
         parts = SurveyReport(facts=survey.facts, empty=survey.empty, problems=survey.problems)
         text = bytearray(parts.model_dump_json().encode())
         return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
@@ -168,9 +173,9 @@ class Party:
         """Learn which of its rows have common IDs, and what they are for."""
         assert self._keys is not None  # noqa: S101
         common = question.tensors["common"].numpy().astype(bool)
-        ids = self._keys.ids[common]
-        ids = np.sort(ids.astype(np.str_) if question.facts["kind"] == "U" else ids)
-        self._alignment = Alignment(ids, {}, {})
+        self._keys = replace(self._keys, ids=as_kind(self._keys.ids, str(question.facts["kind"])))
+        self._alignment = Alignment(self._keys.ids.filter(pl.Series(common)).sort(), {}, {})
+        self._places = self._alignment.places(self._keys.ids)
         self._parts = question.tensors["parts"].numpy()
 
     @property
@@ -244,10 +249,7 @@ class Party:
         settings, job = self.job.training, self.job.labels
         if data is None:
             assert self._keys is not None and self._alignment is not None and self._parts is not None  # noqa: S101, PT018
-            keys = self._keys
-            if self._alignment.ids.dtype.kind == "U":
-                keys = replace(keys, ids=keys.ids.astype(np.str_))
-            texts = gather_facts(self._alignment, [keys], self.job.silos[self.identity.silo].label or "")
+            texts = gather_facts(self._alignment, [self._keys], self.job.silos[self.identity.silo].label or "")
             try:
                 numbers = self._coded(texts)
             except DataError as error:  # what the hub hears must not tell labels
@@ -273,7 +275,8 @@ class Party:
         text = question.tensors["preparation"].numpy().tobytes().decode()
         preparation = Preparation.model_validate_json(text)
         self.log("reading the rows")
-        result = encode_tables([self._table], preparation, self._alignment, self._parts, lambda table: None)  # noqa: ARG005
+        places = {self.identity.client or "": self._places}
+        result = encode_tables([self._opened or self._table], preparation, places, self._parts, lambda table: None)  # noqa: ARG005
         return {part: torch.from_numpy(numbers) for part, numbers in result.items()}
 
     def _read_set(self) -> JobData:
@@ -299,7 +302,7 @@ class Party:
 
     def _begun(self, question: Message) -> None:
         if question.stamp.round != self._open:
-            raise RefusedError(f"round {question.stamp.round} goes on here without having begun")
+            raise RefusedError(f"received a message for round {question.stamp.round} before its start")
 
     def _embed(self, question: Message) -> Message:
         """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""

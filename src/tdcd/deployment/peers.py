@@ -372,8 +372,8 @@ class Peers:
         raise RewoundError
 
     def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
-        text = join_names(f"that of '{silo}' ({self.peers[silo].address})" for silo in silos)
+        hubs = join_names(f"'{silo}' ({self.peers[silo].address})" for silo in silos)
         return AbsentError(
-            f"a hub was waited for {self.deadline:g} seconds in vain, {text}: {why}. "
+            f"timed out after {self.deadline:g} s waiting for the hub of silo {hubs}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )

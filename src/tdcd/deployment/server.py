@@ -43,7 +43,7 @@ class Server(tdcd_pb2_grpc.HubServicer):
         """Answer from now on; return the port.
 
         Raises:
-            DeploymentError: the address cannot be had.
+            DeploymentError: the address is not available.
         """
         self._server = grpc.aio.server(options=(*OPTIONS, ("grpc.so_reuseport", 0)))
         tdcd_pb2_grpc.add_HubServicer_to_server(self, self._server)

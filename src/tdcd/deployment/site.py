@@ -76,7 +76,7 @@ class ClientSite(Strict):
 
 
 def read_site(path: Path, kind: type[S]) -> S:
-    """Read a site file; paths in it are told from where it lies.
+    """Read a site file; paths in it are relative to it.
 
     Raises:
         DeploymentError: it is missing or wrong; names every problem by its key.

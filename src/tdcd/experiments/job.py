@@ -275,7 +275,7 @@ def known_silos(names: Iterable[str], silos: Iterable[str], where: str) -> None:
 
 
 def resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
-    """Make the paths of a job absolute; they are told from where the job file lies."""
+    """Make the paths of a job absolute; they are relative to the job file."""
 
     def resolve(where: Any, *keys: str) -> None:
         for key in keys if isinstance(where, dict) else ():

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from tdcd.core.network import Network
-from tdcd.data.alignment import align, gather_facts, read_keys, same_kind
+from tdcd.data.alignment import align, client_places, gather_facts, id_array, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
 from tdcd.data.labels import again
@@ -93,9 +93,10 @@ class Run:
             if silo in self.preparations:
                 unknown: dict[str, Counter[str]] = {}
                 made = self.preparations[silo]
-                features[silo] = encode_tables(own, made, alignment, parts, _untold, unknown)[Part.TEST]
+                places = client_places(alignment, keys[silo])
+                features[silo] = encode_tables(own, made, places, parts, _untold, unknown)[Part.TEST]
                 warnings += _unknown(silo, made, unknown, len(alignment.ids))
-        frame = self._frame(alignment.ids, self.result.scores(features))
+        frame = self._frame(id_array(alignment.ids), self.result.scores(features))
         measures = {}
         if label and owner:
             labels = again(gather_facts(alignment, keys[owner], label), self.classes)

@@ -80,7 +80,7 @@ class Sweep(Strict):
     title: str = ""
     """What it is about, for the report."""
     job: str
-    """The job to vary: a job file, told from where the sweep file lies, or the name of an embedded one."""
+    """The job to vary: a job file, relative to the sweep file, or the name of an embedded one."""
     iterations: Count
     """T, the local steps of every run; rounds are T / Q."""
     evaluate_every: Count

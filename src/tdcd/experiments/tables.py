@@ -5,10 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.alignment import Alignment, Keys, align, gather_facts, owners, parts_from, read_keys, same_kind
+from tdcd.data.alignment import (
+    Alignment,
+    Keys,
+    align,
+    client_places,
+    gather_facts,
+    id_array,
+    owners,
+    parts_from,
+    read_keys,
+    same_kind,
+)
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
 from tdcd.data.labels import encode_labels, same_numbers
@@ -134,7 +146,7 @@ class TableJob:
                 if differ.any():
                     raise DataError(
                         f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
-                        f"differs: {join_names(alignment.ids[differ])}"
+                        f"differs: {join_names(alignment.ids.filter(pl.Series(differ)).to_list())}"
                     )
         return alignment
 
@@ -178,7 +190,7 @@ def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
     if PART in alignment.handed:
         parts = parts_from(alignment.handed[PART], job.data.split_column or "")
     else:
-        parts = draw_parts(alignment.ids, job.data, where)
+        parts = draw_parts(id_array(alignment.ids), job.data, where)
     if not (parts == Part.TRAIN).any():
         raise DataError(f"{where}: none of the {len(parts)} common IDs is for training")
     return parts
@@ -234,20 +246,22 @@ def from_tables(job: Job, where: str, log: Log) -> JobData:
         )
     except DataError as error:
         raise DataError(f"silo '{owner}', column '{job.silos[owner].label}': {error}") from error
-    ids = {part: alignment.ids[parts == part] for part in Part if (parts == part).any()}
+    every = id_array(alignment.ids)
+    ids = {part: every[parts == part] for part in Part if (parts == part).any()}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
         if silo in splits
         else roster_of(owners(alignment, own)[parts == Part.TRAIN], [key.table.client for key in own])
         for silo, own in keys.items()
     }
+    places = {silo: client_places(alignment, keys[silo]) for silo in columns}
     del keys  # a million texts take as much memory as their rows
     preparations, rows = {}, {}
     for silo, features in columns.items():
         tables = opened.tables[silo]
-        made = fit_tables(tables, features, alignment, parts, _reading(log, "columns"))
+        made = fit_tables(tables, features, places[silo], parts, _reading(log, "columns"))
         preparations[silo] = made
-        rows[silo] = encode_tables(tables, made, alignment, parts, _reading(log, "rows"))
+        rows[silo] = encode_tables(tables, made, places.pop(silo), parts, _reading(log, "rows"))
     samples = {
         part: Samples(
             {silo: torch.from_numpy(result[part]) for silo, result in rows.items()},
@@ -284,7 +298,7 @@ def _dealt(
     training = parts == Part.TRAIN
     column = opened.dealt_by(silo)
     facts = {column: gather_facts(alignment, keys, column)[training]} if column else {}
-    rows = SiloRows(silo, alignment.ids[training], labels[training], facts)
+    rows = SiloRows(silo, id_array(alignment.ids)[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
     clients = split.deal(rows, count(opened.job, silo), opened.data.seed)
     for number, ids in enumerate(clients.values()):

@@ -394,7 +394,14 @@ def _smallest(numbers: Tensor) -> Tensor:
 
 
 def _pack(tensors: Iterable[tuple[str, Tensor]] | Block, metadata: dict[str, str]) -> bytes:
-    return safetensors.torch.save({name: t.contiguous() for name, t in dict(tensors).items()}, metadata)
+    packed: Block = {}
+    places: set[int] = set()
+    for name, tensor in dict(tensors).items():
+        tensor = tensor.contiguous()
+        shared = tensor.untyped_storage().data_ptr() in places  # safetensors refuses memory that two names share
+        packed[name] = tensor.clone() if shared else tensor
+        places.add(packed[name].untyped_storage().data_ptr())
+    return safetensors.torch.save(packed, metadata)
 
 
 def _metadata(path: Path) -> dict[str, str]:

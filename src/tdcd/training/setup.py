@@ -296,5 +296,5 @@ def device_of(name: str) -> torch.device:
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= cards:
         has = f"this machine has {cards}" if cards else "torch finds no CUDA device on this machine"
-        raise JobError(f'device: "{name}" cannot be had: {has}; use device = "cpu"')
+        raise JobError(f'device: "{name}" is not available: {has}; use device = "cpu"')
     return device
