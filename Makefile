@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help demo test check bench format protocol clean
+.PHONY: help demo test quick check coverage sanitize bench format protocol clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,6 +19,17 @@ demo: .venv/installed ## train the demo federation on embedded data and write it
 
 test: check ## the gate: style, types and every test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+quick: check ## style, types and the tests that start no process, with few drawn cases
+	TDCD_QUICK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --ignore tests/deployment
+
+coverage: .venv/installed ## which lines of the package the tests run
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --cov tdcd --cov-report term:skip-covered
+
+sanitize: .venv/installed ## run the kernels' tests under the address sanitizer
+	CXXFLAGS="-O1 -g -fsanitize=address -fno-omit-frame-pointer" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
+	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so):$$($${CXX:-c++} -print-file-name=libstdc++.so) \
+	$(BIN)/pytest tests/compute/test_kernels.py tests/engines/test_contract.py -k "kernel or refused or fits"
 
 check: .venv/installed ## style and types only
 	$(BIN)/ruff check .

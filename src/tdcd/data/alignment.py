@@ -327,8 +327,9 @@ def share_of(key: Keys, common: pl.Series) -> Share:
 
 
 def _array(series: pl.Series) -> Array:
-    array = series.to_numpy()
-    return array.astype(np.str_) if series.dtype == pl.String else array
+    if series.dtype == pl.String:
+        return series.to_numpy().astype(np.str_)
+    return series.to_numpy(writable=True)
 
 
 def digest(values: pl.Series | Array) -> str:

@@ -70,13 +70,15 @@ def _checked(data: bytes, look: _Look) -> int:
         return 0
     length = int(last[-1]) + 1
     starts = np.concatenate([[0], last[:-1] + 1])
-    lines = look.lines + 1 + np.concatenate([[0], np.cumsum(newline[:length])[last[:-1]]])
-    if quote is not None:
+    if quote is None:
+        lines = look.lines + 1 + np.arange(len(starts))
+    else:  # a cell may have lines of its own
+        lines = look.lines + 1 + np.concatenate([[0], np.cumsum(newline[:length])[last[:-1]]])
         _check_quotes(array[:length], quote[:length], look.separator, starts, lines)
     cells = np.add.reduceat(separators[:length], starts, dtype=np.int32) + 1
     empty = (last == starts) | ((array[starts] == _RETURN) & (last - starts == 1))
     _check_cells(cells, empty, lines, look)
-    look.lines += int(newline[:length].sum())
+    look.lines += len(starts) if quote is None else int(newline[:length].sum())
     return length
 
 

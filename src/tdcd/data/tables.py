@@ -26,8 +26,10 @@ from tdcd.errors import DataError, join_names, nearest
 
 T = TypeVar("T")
 
-CELLS = 1_000_000
+CELLS = 2_000_000
 """Read at a time, at most."""
+PEEK = 1000
+"""Rows that are looked at to guess which columns hold numbers."""
 _UTF8 = "it must be text in UTF-8: save it so, or convert it with: iconv -f cp1252 -t utf-8"
 LONGEST = 256
 """Characters of an ID or a label."""
@@ -51,7 +53,8 @@ class Batch:
 
     def cell(self, column: str, row: int) -> str:
         """Return what stands in a row of the file, shortened."""
-        return str(self.frame[column][row - self.first])[:40]
+        value = self.frame[column][row - self.first]
+        return (f"{value:.15g}" if isinstance(value, float) else str(value))[:40]
 
     def row(self, mask: pl.Series | Array) -> int:
         """Return the number of the first row for which a mask is true."""
@@ -194,33 +197,71 @@ class Table(TableHead):
         except LineError as error:
             raise DataError(f"{self}: {error}") from error
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Batch]:
-        """Read some of its columns, a batch of rows at a time, in the order of the file."""
+    def batches(self, columns: Sequence[str], *, typed: bool = False) -> Iterator[Batch]:
+        """Read some of its columns, a batch of rows at a time, in the order of the file.
+
+        Args:
+            columns: Their names.
+            typed: Read columns of a CSV file that seem to hold plain numbers as such, which is faster. From the first
+                cell on that is none, whatever it is, all cells are read as texts.
+        """
         self._check_unchanged()
         if not self.rows:
             raise DataError(f"{self}: it has a header but no rows")
-        names = list(dict.fromkeys(columns))
-        cleaned = self._scanned().select(cs.by_name(*names)).with_columns(*self._no_values())
-        size = max(1, CELLS // len(names))
-        pieces = self._guarded(lambda: iter(cleaned.collect_batches(chunk_size=size, maintain_order=True)))
-        done = 0
-        while done < self.rows and (piece := self._guarded(lambda: next(pieces, None))) is not None:
-            piece = piece.head(self.rows - done)  # a CSV file may end in empty lines
+        names, done = list(dict.fromkeys(columns)), 0
+        numeric = self._numeric & set(names) if typed and self.is_csv else frozenset()
+        for piece in self._pieces(names, numeric) if numeric else ():
             yield Batch(self, done + 1, piece)
             done += piece.height
+        if done < self.rows:
+            for piece in self._pieces(names, frozenset(), done):
+                yield Batch(self, done + 1, piece)
+                done += piece.height
         self._check_unchanged()
         if done < self.rows:
             raise DataError(f"{self}: damaged: {done} of its {self.rows} rows can be read; get it again")
 
-    def _scanned(self) -> pl.LazyFrame:
+    def _pieces(self, names: list[str], numeric: frozenset[str], skip: int = 0) -> Iterator[pl.DataFrame]:
+        """Yield rows; where columns are read as numbers, only up to the first piece that holds something else."""
+        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*self._no_values())
+        cleaned = cleaned.slice(skip) if skip else cleaned
+        size = max(1, CELLS // len(names))
+        try:
+            pieces = iter(cleaned.collect_batches(chunk_size=size, maintain_order=True))
+            while skip < self.rows and (piece := next(pieces, None)) is not None:
+                piece = piece.head(self.rows - skip)  # a CSV file may end in empty lines
+                if numeric and not _all_plain(piece.select(sorted(numeric))):
+                    return
+                yield piece
+                skip += piece.height
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            if not numeric:
+                raise self._damaged(error) from error
+
+    @cached_property
+    def _numeric(self) -> frozenset[str]:
+        """The columns of a CSV file that hold plain numbers in its first rows, and can mean nothing else."""
+        settings = self.settings
+        if (settings.decimal, settings.thousands) != (".", "") or _numbers(settings.missing):
+            return frozenset()
+        first = self._guarded(lambda: self._scanned().head(PEEK).with_columns(*self._no_values()).collect())
+        taken = {settings.id, settings.label, *settings.categories}
+        return frozenset(
+            name
+            for name in first.columns
+            if name not in taken and 0 < first[name].cast(pl.Float64, strict=False).count() == first[name].count()
+        )
+
+    def _scanned(self, numeric: frozenset[str] = frozenset()) -> pl.LazyFrame:
         if not self.is_csv:
             return pl.scan_parquet(self.path, glob=False)
         return pl.scan_csv(
             self.path,
             has_header=False,
             skip_rows=1,
-            schema=dict.fromkeys(self.header, pl.String),
+            schema={name: pl.Float64 if name in numeric else pl.String for name in self.header},
             separator=self.settings.separator,
+            null_values=sorted({"", *_spellings(self.settings.missing)}) if numeric else None,
             glob=False,
         )
 
@@ -245,10 +286,21 @@ class Table(TableHead):
         try:
             return action()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            kind = "CSV" if self.is_csv else "Parquet"
-            what = (str(error).strip().splitlines() or ["?"])[0]
-            what += f"; {_UTF8}" if "utf-8" in what else ""
-            raise DataError(f"{self}: damaged, cannot be read as {kind}: {what}") from error
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> DataError:
+        kind = "CSV" if self.is_csv else "Parquet"
+        what = (str(error).strip().splitlines() or ["?"])[0]
+        what += f"; {_UTF8}" if "utf-8" in what else ""
+        return DataError(f"{self}: damaged, cannot be read as {kind}: {what}")
+
+
+def _all_plain(numbers: pl.DataFrame) -> bool:
+    """Tell whether columns of float64 hold finite numbers of ordinary size: the same however they are written."""
+    largest = numbers.select(pl.all().abs().max()).row(0)
+    return not any(map(any, numbers.select(pl.all().is_nan().any()).rows())) and all(
+        one is None or one <= EXACT for one in largest
+    )
 
 
 def ids_of(batch: Batch) -> pl.Series:
@@ -325,6 +377,8 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
         return Numbers(np.full(len(series), np.nan), dates=False)
     if dates:
         values = series.cast(pl.Datetime("us")).dt.epoch("us") / _DAY
+    elif series.dtype == pl.String and (plain := _plain_numbers(batch, series)) is not None:
+        return plain
     elif series.dtype == pl.String:
         written = _plainly(series, settings)
         values = _parsed(written) if batch.table.is_csv else series.clear(len(series)).cast(pl.Float64)
@@ -352,6 +406,24 @@ def numbers_of(batch: Batch, column: str) -> Numbers | None:
         raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(result))}")
     large = not dates and bool((np.abs(result) > EXACT).any())
     return Numbers(result, dates, _whole(written, values) if large else None)
+
+
+def _plain_numbers(batch: Batch, series: pl.Series) -> Numbers | None:
+    """Return a column of a CSV file that holds nothing but finite numbers of ordinary size; None if it may not.
+
+    Most columns do: this takes a third of the time of looking at every case.
+    """
+    settings = batch.table.settings
+    if not batch.table.is_csv or (settings.decimal, settings.thousands) != (".", "") or _numbers(settings.missing):
+        return None
+    values, missing = series.cast(pl.Float64, strict=False), series.null_count()
+    if values.null_count() != missing:
+        return None
+    array = values.fill_null(float("nan")).to_numpy()
+    known = array[~np.isnan(array)] if missing else array
+    if len(known) != len(array) - missing or not np.isfinite(known).all() or (np.abs(known) > EXACT).any():
+        return None
+    return Numbers(array, dates=False)
 
 
 def _whole(written: pl.Series, values: pl.Series) -> Array | None:

@@ -80,5 +80,5 @@ def _placed(table: Table, columns: Sequence[str], places: Array) -> Iterator[tup
     """Read a table, with the place of every row among the common IDs, or -1."""
     for column in columns:
         table.need(column, "columns")
-    for batch in table.batches(columns):
+    for batch in table.batches(columns, typed=True):
         yield batch, places[batch.first - 1 : batch.first - 1 + batch.frame.height]
