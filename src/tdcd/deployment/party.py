@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -47,6 +48,19 @@ from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.tables import silo_features
 from tdcd.training.setup import build_network, device_of
+
+T = TypeVar("T")
+
+
+def known(value: T | None, what: str) -> T:
+    """Return what an earlier message of the hub has brought.
+
+    Raises:
+        RefusedError: it has not come.
+    """
+    if value is None:
+        raise RefusedError(f"out of order: the hub has not sent {what}")
+    return value
 
 
 class SurveyReport(BaseModel):
@@ -113,7 +127,7 @@ class Party:
             raise RefusedError(f"the hub asks something that this version does not know: '{question.kind[:40]}'")
         try:
             return way(question)
-        except (KeyError, ValueError, TypeError, IndexError, AssertionError) as error:
+        except (KeyError, ValueError, TypeError, IndexError) as error:
             raise RefusedError(f"'{question.kind}' cannot be answered: {type(error).__name__}: {error}") from error
 
     def check(self) -> None:
@@ -144,7 +158,8 @@ class Party:
         """Tell the IDs of all rows, and labels and parts where there are some."""
         table = self._opened = self._table
         self.log(f"reading the IDs of {table.path}")
-        assert isinstance(self.job.data, TableData)  # noqa: S101
+        if not isinstance(self.job.data, TableData):
+            raise RefusedError("the hub asks for IDs of a table, and this job has none")
         label, split = table.settings.label, self.job.data.split_column
         wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []
@@ -159,21 +174,21 @@ class Party:
     def _survey(self, question: Message) -> Message:
         """Tell what the columns hold in training rows: sums and counts, no values."""
         self._place(question)
-        assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+        parts = known(self._parts, "which IDs are common")
         columns = list(question.facts["columns"])
         if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
             raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
         self.log("looking at the columns")
-        survey = survey_table(self._opened or self._table, columns, self._places, self._parts)
-        parts = SurveyReport(facts=survey.facts, empty=survey.empty, problems=survey.problems)
-        text = bytearray(parts.model_dump_json().encode())
+        survey = survey_table(self._opened or self._table, columns, self._places, parts)
+        report = SurveyReport(facts=survey.facts, empty=survey.empty, problems=survey.problems)
+        text = bytearray(report.model_dump_json().encode())
         return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
 
     def _place(self, question: Message) -> None:
         """Learn which of its rows have common IDs, and what they are for."""
-        assert self._keys is not None  # noqa: S101
+        keys = known(self._keys, "a request for IDs")
         common = question.tensors["common"].numpy().astype(bool)
-        self._keys = replace(self._keys, ids=as_kind(self._keys.ids, str(question.facts["kind"])))
+        self._keys = replace(keys, ids=as_kind(keys.ids, str(question.facts["kind"])))
         self._alignment = Alignment(self._keys.ids.filter(pl.Series(common)).sort(), {}, {})
         self._places = self._alignment.places(self._keys.ids)
         self._parts = question.tensors["parts"].numpy()
@@ -248,14 +263,15 @@ class Party:
         """Look up the labels of its own rows; nobody else is told."""
         settings, job = self.job.training, self.job.labels
         if data is None:
-            assert self._keys is not None and self._alignment is not None and self._parts is not None  # noqa: S101, PT018
-            texts = gather_facts(self._alignment, [self._keys], self.job.silos[self.identity.silo].label or "")
+            keys, alignment = known(self._keys, "a request for IDs"), known(self._alignment, "which IDs are common")
+            own = known(self._parts, "which IDs are common")
+            texts = gather_facts(alignment, [keys], self.job.silos[self.identity.silo].label or "")
             try:
                 numbers = self._coded(texts)
             except DataError as error:  # what the hub hears must not tell labels
                 self.log(str(error))
                 raise DataError(f"{self.identity}: its labels do not fit the job; its own log says why") from error
-            record = {part: torch.from_numpy(numbers[self._parts == part]) for part in self._numbers}
+            record = {part: torch.from_numpy(numbers[own == part]) for part in self._numbers}
         else:
             record = {part: data.parts[part].labels[torch.from_numpy(n)] for part, n in self._numbers.items()}
         prepared = {
@@ -271,12 +287,12 @@ class Party:
             raise DataError(f"{self._table}: {error}") from error
 
     def _from_table(self, question: Message) -> dict[Part, Tensor]:
-        assert self._alignment is not None and self._parts is not None  # noqa: S101, PT018
+        parts = known(self._parts, "which IDs are common")
         text = question.tensors["preparation"].numpy().tobytes().decode()
         preparation = Preparation.model_validate_json(text)
         self.log("reading the rows")
         places = {self.identity.client or "": self._places}
-        result = encode_tables([self._opened or self._table], preparation, places, self._parts, lambda table: None)  # noqa: ARG005
+        result = encode_tables([self._opened or self._table], preparation, places, parts, lambda table: None)  # noqa: ARG005
         return {part: torch.from_numpy(numbers) for part, numbers in result.items()}
 
     def _read_set(self) -> JobData:
@@ -362,8 +378,7 @@ class Party:
 
     def _score(self, question: Message) -> Message:
         """Embed all of its rows for an evaluation."""
-        assert self._network is not None  # noqa: S101
-        block = self._block(question)
+        network, block = known(self._network, "the beginning"), self._block(question)
         record = {}
         for part, rows in self._rows.items():
             if not len(rows):
@@ -372,7 +387,7 @@ class Party:
                 if self._worker is not None:
                     record[part.word] = self._worker.embed_all(block, rows)
                 else:
-                    record[part.word] = embed_whole(self.identity.silo, self._network, block, rows)
+                    record[part.word] = embed_whole(self.identity.silo, network, block, rows)
         return Message("scores", {}, record)
 
     def _judge(self, question: Message) -> Message:
@@ -383,13 +398,11 @@ class Party:
 
     @property
     def _device(self) -> torch.device:
-        assert self._network is not None  # noqa: S101
-        return self._network.device
+        return known(self._network, "the beginning").device
 
     def _block(self, question: Message) -> Block:
-        assert self._network is not None  # noqa: S101
         block = {}
-        for name, tensor in named_tensors(self._network.module):
+        for name, tensor in named_tensors(known(self._network, "the beginning").module):
             block[name] = question.tensors[weight(name)].to(self._device)
             if block[name].shape != tensor.shape or block[name].dtype != tensor.dtype:
                 raise RefusedError(f"the hub's weights '{name}' do not fit the network here")
