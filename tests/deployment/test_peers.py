@@ -108,10 +108,11 @@ def test_a_hub_that_does_not_come_is_waited_for_and_then_told_of() -> None:
         world = World(deadline=0.3)
         world.start("a")
         world.start("b")
-        with pytest.raises(DeploymentError, match=r"that of 'c' \(memory:1\).*start the hubs again"):
+        absent = r"waiting for the hub of silo 'b' \(memory:1\), 'c' \(memory:1\).*start the hubs again"
+        with pytest.raises(DeploymentError, match=absent):
             await world.hubs["a"].meeting("start", {})
         world.kill("a")
-        with pytest.raises(DeploymentError, match=r"that of 'a' \(memory:1\): nobody knows"):
+        with pytest.raises(DeploymentError, match=r"the hub of silo 'a' \(memory:1\): nobody knows"):
             await world.hubs["b"].meeting("start", {})
 
     asyncio.run(run())
