@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.core.sampling import draw_batch
-from tdcd.core.seeds import client_seed, derive
+from tdcd.core.seeds import client_seed, derive, derive_each
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 300), st.data())
@@ -51,3 +51,8 @@ def test_seeds_depend_on_every_word() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert client_seed(1, 2, "bank", "north") != client_seed(1, 3, "bank", "north")
     assert client_seed(1, 2, "bank", "north") != client_seed(1, 2, "bank", "south")
+
+
+@given(st.integers(0, 10**6), st.text(), st.lists(st.text() | st.integers(), max_size=20))
+def test_many_seeds_at_once_are_those_of_each(seed: int, word: str, last: list[str | int]) -> None:
+    assert derive_each(seed, word, last).tolist() == [derive(seed, word, one) for one in last]

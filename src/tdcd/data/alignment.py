@@ -105,7 +105,7 @@ class Alignment:
                 silo: {client: Share(int(a), int(b), str(c)) for client, (a, b, c) in clients.items()}
                 for silo, clients in record["silos"].items()
             }
-            handed = {name: _array(frame[name]) for name in frame.columns if name != "id"}
+            handed = {name: id_array(frame[name]) for name in frame.columns if name != "id"}
             result = cls(_checked_ids(frame["id"]), shares, handed)
         except _DAMAGE as error:
             raise DataError(f"{path}: damaged, not an alignment of tdcd ({type(error).__name__})") from error
@@ -189,11 +189,6 @@ def kind_of(ids: pl.Series) -> str:
 def as_kind(ids: pl.Series, kind: str) -> pl.Series:
     """Return IDs as whole numbers or texts; numbers of a CSV file may count as texts."""
     return ids.cast(pl.String) if kind == TEXTS else ids
-
-
-def id_array(ids: pl.Series) -> Array:
-    """Return IDs as an array of int64, or of texts of one width."""
-    return _array(ids)
 
 
 def id_series(values: Array) -> pl.Series:
@@ -292,7 +287,7 @@ def _fact(batch: Batch, column: str) -> Array:
             f"{batch.row(texts.is_null())}; every row needs one: fill them in, or leave those rows out"
         )
     check_lengths(batch, texts)
-    return _array(texts)
+    return id_array(texts)
 
 
 def unique_ids(keys: Sequence[Keys]) -> pl.Series:
@@ -326,7 +321,8 @@ def share_of(key: Keys, common: pl.Series) -> Share:
     return Share(len(key.ids), len(held), digest(held))
 
 
-def _array(series: pl.Series) -> Array:
+def id_array(series: pl.Series) -> Array:
+    """Return IDs, or texts that go with them, as an array of whole numbers or of texts of one width."""
     if series.dtype == pl.String:
         return series.to_numpy().astype(np.str_)
     return series.to_numpy(writable=True)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tdcd.core.average import Mean
-from tdcd.core.network import Block
 from tdcd.core.script import Lost, LostClients, Plan, Topic
 from tdcd.core.script import Message as HubMessage
 from tdcd.core.state import HubUpdate, SiloState
@@ -33,7 +32,7 @@ from tdcd.deployment.messages import (
     unpacked,
 )
 from tdcd.deployment.peers import Peers
-from tdcd.engines.base import left_finite
+from tdcd.engines.base import block_bytes, left_finite
 
 
 class SiteClients:
@@ -87,7 +86,7 @@ class SiteClients:
         for name, own in self._rows.items():
             expected = {field: rows[own] for field, rows in joined.items()}
             message = Message(kind, {}, tensors[name], self._stamp)
-            questions[name] = Question(message, nbytes(expected) + 8 * len(expected), like(expected))
+            questions[name] = Question(message, block_bytes(expected) + 8 * len(expected), like(expected))
         answers, missing = await self._clients.ask(questions)
         self._raise_if_lost(missing)
         for name, answer in answers.items():
@@ -103,7 +102,7 @@ class SiteClients:
         questions = {}
         for name, own in self._rows.items():
             message = Message("descend", {}, {} if rows is None else {ROWS: rows[own]}, self._stamp)
-            questions[name] = Question(message, nbytes(block) + 8 * len(block), like(travels))
+            questions[name] = Question(message, block_bytes(block) + 8 * len(block), like(travels))
 
         def add(name: str, part: str, tensor: Tensor) -> None:
             check_tensor(travels, part, tensor)
@@ -193,11 +192,6 @@ class SitePeers:
         if plan.requests:
             return topic.step < plan.requests.get(silo if topic.kind == "embeddings" else self._silo, 0)
         return {silo, self._silo} <= plan.features
-
-
-def nbytes(block: Block) -> int:
-    """Return the bytes of tensors."""
-    return sum(tensor.nbytes for tensor in block.values())
 
 
 def samples_array(samples: Lost) -> Array:

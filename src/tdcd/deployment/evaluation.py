@@ -17,10 +17,9 @@ from tdcd.core.network import Block
 from tdcd.core.round import sum_embeddings
 from tdcd.data.splits import Part
 from tdcd.deployment.clients import Question, like
-from tdcd.deployment.driver import nbytes
 from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp, packed
-from tdcd.engines.base import Judge, Measures, Verdict
+from tdcd.engines.base import Judge, Measures, Verdict, block_bytes
 from tdcd.errors import DeploymentError
 from tdcd.training.metrics import measure
 from tdcd.training.tally import Tally, added, measured, ranks
@@ -100,7 +99,7 @@ class Evaluator(Gatherer):
         questions = {}
         for name, held in holders.items():
             wanted = {p.word: torch.empty(len(n), width, dtype=dtype) for p, n in held.items() if len(n)}
-            questions[name] = Question(message, nbytes(wanted) + 8 * len(wanted), like(wanted))
+            questions[name] = Question(message, block_bytes(wanted) + 8 * len(wanted), like(wanted))
         answers, _ = await self.clients.ask(questions)
         tensors: dict[str, Tensor] = {}
         for part, count in self.plan.counts.items():

@@ -123,8 +123,8 @@ class Hub(Evaluator):
         stamp = Stamp("", 0, number, attempt)
         like = torch.empty(len(batch), self.model.width, dtype=self.job.training.dtype)
         clients = SiteClients(self, batch, lost, stamp, lambda: self._away_in(number + 1))
-        peers = SitePeers(self.peers, self.silo, self.round_plan, batch, like, stamp)
-        return ScriptHub(self.silo, self.round_plan, clients, peers)
+        plan = self.round_plan
+        return ScriptHub(self.silo, plan, clients, SitePeers(self.peers, self.silo, plan, batch, like, stamp))
 
     @property
     def round_plan(self) -> Plan:

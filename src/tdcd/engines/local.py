@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, Workers, choose, draws, gains_by_workers, one_torch_thread
-from tdcd.compute.base import weight_of
 from tdcd.compute.choose import PathName
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
@@ -86,7 +85,7 @@ def add_idle(mean: Mean, worker: Worker, weights: Block) -> None:
     """Add the clients without rows in the mini-batch to a mean: their weights are still θ_j."""
     task = worker.task
     if task.averaging == "uniform" and (idle := len(task.roster.clients) - mean.weight):
-        mean.add(weights, idle * weight_of(task, 0))
+        mean.add(weights, idle)
 
 
 class LocalPeers:

@@ -80,7 +80,7 @@ def who(run: RunFiles) -> dict[str, Any]:
     label_holder = run.label_silo if run.sharing != "shared" and not run.in_one_place else None
     return {
         "topology": Markup(topology(silos, label_holder)),  # noqa: S704
-        "keeper": label_holder,
+        "label_holder": label_holder,
         "unseen": any(len(silo["clients"]) > SHOWN for silo in silos),
         "silos": [_silo(silo) for silo in silos],
         "session": run.sessions[0],
