@@ -19,8 +19,8 @@ from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import Job, load_job
 from tdcd.experiments.run import run_job
-from tdcd.training.directory import read_history
-from tdcd.training.environment import environment
+from tdcd.runs.environment import describe_session
+from tdcd.runs.reader import read_history
 
 HERE = Path(__file__).parent
 ROUNDS = 200
@@ -61,7 +61,7 @@ def rounds(folder: Path) -> str:
     over_network = []
     for number in range(TIMES):  # others share the machine
         federation = deployed(job, folder / str(number))
-        hubs = [seconds_a_round(read_history(run / "history.jsonl")) for run in federation.runs.values()]
+        hubs = [seconds_a_round(read_history(run)) for run in federation.runs.values()]
         over_network.append(max(hubs))
     simulated = seconds_a_round(run_job(job).federation.history)
     return (
@@ -142,7 +142,7 @@ def alignment(folder: Path) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    here = environment()
+    here = describe_session()
     with tempfile.TemporaryDirectory() as folder:
         lines = []
         for measure in (rounds, large, alignment):
@@ -153,7 +153,7 @@ def main() -> None:
 Every hub and client a process of its own on one machine, mutual TLS over loopback. Made by
 `python benchmarks/deployment.py`; other programs share the machine.
 
-{here.get("processor", "")}, {here.get("cores", "")} cores; torch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}.
+{here.processor}, {here.cores} cores; torch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}.
 
 | what | measured |
 |---|---|

@@ -26,7 +26,7 @@ from tdcd.compute import ComputeName, cores
 from tdcd.core.network import Blocks
 from tdcd.engines import LocalEngine
 from tdcd.errors import ModelError
-from tdcd.training.environment import environment
+from tdcd.runs.environment import describe_session
 from workloads import OTHERS, Workload, workload
 
 HERE = Path(__file__).parent
@@ -244,10 +244,10 @@ share the machine: ratios of one row vary by a quarter from run to run, single t
 
 def signed() -> str:
     """Return the machine and the date."""
-    machine = environment()
+    machine = describe_session()
     return (
-        f"{machine['processor']}, {cores()} cores, {product_rate(cores()) / 1e9:.0f} GF/s in one large product; "
-        f"torch {machine['packages']['torch']}; {datetime.now(UTC):%Y-%m-%d}."
+        f"{machine.processor}, {cores()} cores, {product_rate(cores()) / 1e9:.0f} GF/s in one large product; "
+        f"torch {machine.packages['torch']}; {datetime.now(UTC):%Y-%m-%d}."
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import load_job
-from tdcd.training.directory import read_history
+from tdcd.runs.reader import read_history
 
 SETTINGS = {
     "data.clients": 3,
@@ -67,7 +67,7 @@ def soak(federation: LocalFederation, kills: int, generator: random.Random) -> i
     finally:
         for process in federation.processes.values():
             process.kill()
-    histories = {silo: read_history(run / "history.jsonl") for silo, run in federation.runs.items()}
+    histories = {silo: read_history(run) for silo, run in federation.runs.items()}
     rounds = {silo: history[-1].round for silo, history in histories.items()}
     losses = {silo: (history[0].train["loss"], history[-1].train["loss"]) for silo, history in histories.items()}
     same = len({repr([line.train for line in history]) for history in histories.values()}) == 1

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.local import GradientRecorder
 from tdcd.engines.simulation import Simulation
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
+from tdcd.runs.records import ClientRecord, FederationRecord, SiloRecord
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "linear": (5,),
@@ -359,3 +361,25 @@ def run_command(*words: object) -> int:
     finally:
         sys.argv = old
     return 0
+
+
+def federation_record(silos: Sequence[SiloRecord] = (), **more: Any) -> FederationRecord:
+    """Make up who took part in a run."""
+    fields: dict[str, Any] = {
+        "samples": 1,
+        "validation_samples": 0,
+        "test_samples": 0,
+        "loss": "cross-entropy",
+        "classes": (),
+        "notes": (),
+        "embedding": 1,
+        "embedding_bytes": 4,
+        "variant": "federation",
+    }
+    return FederationRecord(silos=tuple(silos), **(fields | more))
+
+
+def silo_record(name: str, rows: Sequence[int]) -> SiloRecord:
+    """Make up a silo with features, whose clients have so many rows."""
+    clients = tuple(ClientRecord(f"c{number}", count) for number, count in enumerate(rows))
+    return SiloRecord(name, True, (1,), "linear", 1, 4, "loop", (), clients)

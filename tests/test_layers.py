@@ -1,6 +1,6 @@
 """Imports point left only.
 
-core <- models, data <- compute <- engines <- training <- experiments <- deployment <- cli
+core <- models, data, runs <- compute <- engines <- training <- experiments <- deployment <- cli
 """
 
 import ast
@@ -15,14 +15,27 @@ BELOW: dict[str, set[str]] = {
     "core": {"errors"},
     "models": BASE | {"core"},
     "data": BASE | {"core"},
+    "runs": BASE | {"core"},
     "compute": {"errors", "core", "models", "data"},
     "engines": {"errors", "core", "models", "data", "compute"},
-    "training": BASE | {"core", "models", "data", "compute", "engines"},
-    "experiments": BASE | {"costs", "core", "models", "data", "compute", "engines", "training"},
-    "deployment": BASE | {"core", "models", "data", "compute", "engines", "training", "experiments"},
-    "reports": BASE | {"costs", "core"},
+    "training": BASE | {"core", "models", "data", "runs", "compute", "engines"},
+    "experiments": BASE | {"costs", "core", "models", "data", "runs", "compute", "engines", "training"},
+    "deployment": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "experiments"},
+    "reports": BASE | {"costs", "core", "runs"},
     "cli": BASE
-    | {"costs", "core", "models", "data", "compute", "engines", "training", "experiments", "deployment", "reports"},
+    | {
+        "costs",
+        "core",
+        "models",
+        "data",
+        "runs",
+        "compute",
+        "engines",
+        "training",
+        "experiments",
+        "deployment",
+        "reports",
+    },
 }
 OUTSIDE_CORE = {
     "pydantic",

@@ -14,7 +14,7 @@ PUBLIC = {
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
     "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "averaging", "positive_weight", "momentum",
-    "carry_momentum", "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "keep", "patience",
+    "carry_momentum", "weight_decay", "clip_norm", "precision", "seed", "evaluate_every", "select", "patience",
     "checkpoint_every",
 }  # fmt: skip
 
@@ -37,7 +37,7 @@ def test_errors_share_one_root() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
         "federation", "models", "settings", "labels", "validation", "test", "initial", "batches", "engine", "compute",
-        "workers", "device", "directory", "resume", "job", "observer",
+        "workers", "device", "directory", "resume", "job", "variant", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]

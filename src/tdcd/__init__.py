@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from tdcd.experiments.sweep import Sweep, load_sweep
     from tdcd.experiments.sweeping import SweepObserver, run_sweep
     from tdcd.reports.comparison import write_study
-    from tdcd.reports.files import read_run
     from tdcd.reports.page import write_report
     from tdcd.reports.pricing import times, traffic_by_round
     from tdcd.reports.study import read_study
-    from tdcd.training.directory import load_blocks
+    from tdcd.runs.reader import read_run
+    from tdcd.runs.records import Evaluation
+    from tdcd.runs.store import load_blocks
     from tdcd.training.labels import Labels
     from tdcd.training.loop import Observer
-    from tdcd.training.result import Evaluation, Result
+    from tdcd.training.result import Result
     from tdcd.training.settings import Settings
     from tdcd.training.train import train
 
@@ -39,7 +40,7 @@ _HOMES = {
     "DataError": "tdcd.errors",
     "DeploymentError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
-    "Evaluation": "tdcd.training.result",
+    "Evaluation": "tdcd.runs.records",
     "Federation": "tdcd.data.federation",
     "Job": "tdcd.experiments.job",
     "JobData": "tdcd.experiments.data",
@@ -58,12 +59,12 @@ _HOMES = {
     "Sweep": "tdcd.experiments.sweep",
     "SweepObserver": "tdcd.experiments.sweeping",
     "TdcdError": "tdcd.errors",
-    "load_blocks": "tdcd.training.directory",
+    "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.experiments.data",
     "load_job": "tdcd.experiments.job",
     "load_run": "tdcd.experiments.predict",
     "load_sweep": "tdcd.experiments.sweep",
-    "read_run": "tdcd.reports.files",
+    "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
     "run_job": "tdcd.experiments.run",
     "run_sweep": "tdcd.experiments.sweeping",

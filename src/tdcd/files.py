@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from tdcd.errors import JobError, RunError
@@ -57,57 +56,6 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def check_run(path: Path) -> None:
-    """Check that a directory is a run.
-
-    Raises:
-        RunError: it is not.
-    """
-    if (path / "job.toml").exists():
-        return
-    if not path.exists():
-        raise RunError(f"{path}: no such directory")
-    if path.is_file():
-        raise RunError(f"{path} is a file; name the directory of a run")
-    if (path / "sweep.json").exists():
-        raise RunError(f"{path} is a sweep, not a run; its runs are in {path / 'runs'}")
-    inside = sorted(result.parent.name for result in path.glob("*/job.toml"))
-    hint = f"; there are runs in it, such as {path / inside[0]}" if inside else ""
-    raise RunError(f"{path} is not a run: it has no job.toml{hint}")
-
-
-def check_no_run(path: Path) -> None:
-    """Check that a directory is free for a new run.
-
-    Raises:
-        RunError: it holds one.
-    """
-    if (path / "job.toml").exists():
-        raise RunError(
-            f"{path} already holds a run; go on with it (tdcd train --resume {quote(str(path))}, or resume=True in "
-            "Python), or choose another directory"
-        )
-
-
-def read_lines(path: Path) -> list[Any]:
-    """Read a file of JSON lines. A last line without its end is being written, or was cut off, and does not count.
-
-    Raises:
-        RunError: another line is damaged, or the file cannot be read; names it.
-    """
-    result = []
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, start=1):
-        try:
-            result.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"{path}: line {number} is damaged: {error}") from error
-    return result
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -122,7 +122,7 @@ rate = 0.1
 """
     )
     assert run_command("train", "job.toml", "-K", 4, "-o", "run", "-q") == 0
-    silos = {silo["name"]: len(silo["clients"]) for silo in tdcd.read_run("run").federation["silos"]}
+    silos = {silo.name: len(silo.clients) for silo in tdcd.read_run("run").federation.silos}
     assert silos == {"north.bank": 4, "south": 4}
     setting = 'silos."north.bank".clients=5'
     assert run_command("train", "job.toml", "--set", setting, "-o", "two", "-q") == 0
@@ -163,7 +163,7 @@ def test_comparisons_never_cut_a_number(capsys: pytest.CaptureFixture[str], monk
             == 0
         )
     capsys.readouterr()
-    loss = tdcd.read_run("r1").final["train"]["loss"]
+    loss = tdcd.read_run("r1").final.train["loss"]
     for width in (40, 60, 80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(width))
         assert run_command("compare", "r1", "r2") == 0
@@ -184,7 +184,7 @@ def test_a_target_that_is_no_number_is_refused(target: str, capsys: pytest.Captu
 
 def test_one_reader_of_the_history(tmp_path: Path) -> None:
     """Reports and trainings take a damaged file for the same."""
-    from tdcd.training.directory import read_history
+    from tdcd.runs.reader import read_history
 
     assert run_command("train", "digits", "-R", 20, "--set", "baselines=[]", "-q", "-o", "run") == 0
     file = Path("run/history.jsonl")
@@ -192,10 +192,10 @@ def test_one_reader_of_the_history(tmp_path: Path) -> None:
     lines = whole.splitlines(keepends=True)
     for cut in (whole[:-1], whole[:-20], "".join(lines[:-1]) + "{"):  # being written
         file.write_text(cut)
-        assert [line.round for line in read_history(file)] == [0, 10]
-        assert [line["round"] for line in tdcd.read_run("run").history] == [0, 10]
+        assert [line.round for line in read_history(file.parent)] == [0, 10]
+        assert [line.round for line in tdcd.read_run("run").history] == [0, 10]
     for damaged in (whole.replace(lines[-1], "{}x\n"), whole.replace(lines[0], "half\n")):
         file.write_text(damaged)
         for read in (read_history, lambda _: tdcd.read_run("run")):
-            with pytest.raises(tdcd.RunError, match=r"history.jsonl: line \d is damaged"):
-                read(file)
+            with pytest.raises(tdcd.RunError, match=r"history.jsonl: line \d: damaged"):
+                read(file.parent)

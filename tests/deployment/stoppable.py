@@ -16,7 +16,7 @@ from tdcd.deployment.clients import Clients, Question
 from tdcd.deployment.messages import Message
 from tdcd.deployment.party import Party
 from tdcd.deployment.peers import Peers
-from tdcd.training.directory import Checkpoint, RunDirectory
+from tdcd.runs.store import Checkpoint, RunDirectory
 
 FOLDER = Path(sys.argv.pop(1))
 OPTIONS = dict(zip(sys.argv, sys.argv[1:], strict=False))

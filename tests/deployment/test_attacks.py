@@ -12,7 +12,7 @@ import pytest
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import load_job
-from tdcd.training.directory import read_history
+from tdcd.runs.reader import read_history
 
 SETTINGS = {
     "data.clients": 2,
@@ -80,7 +80,7 @@ def test_sums_that_do_not_fit_do_not_end_a_client(tmp_path: Path, model: dict[st
         assert code == 0, logs
         assert federation.processes[hurt].returncode == 0, logs
         assert federation.sites[hurt].log.read_text().count("cannot answer 'descend'") == 7, logs
-        history = read_history(federation.runs[hub.silo] / "history.jsonl")
+        history = read_history(federation.runs[hub.silo])
         assert history[-1].round == 12
         assert history[-1].train["loss"] < history[0].train["loss"]
     finally:

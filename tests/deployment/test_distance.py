@@ -12,7 +12,7 @@ import torch
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import load_job
 from tdcd.experiments.run import run_job
-from tdcd.training.directory import load_blocks
+from tdcd.runs.store import load_blocks
 
 SPACES = {"silo-1": ("tdcd-one", "10.77.34.1"), "silo-2": ("tdcd-two", "10.77.34.2")}
 DELAY = "15ms"

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import examples
+from support import examples, federation_record
 from tdcd import files
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
@@ -22,8 +22,9 @@ from tdcd.data.splits import Part
 from tdcd.deployment.identity import Identity
 from tdcd.engines.base import Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError
-from tdcd.training import directory as directories
-from tdcd.training.directory import RunDirectory, load_blocks, read_history
+from tdcd.runs import records, store, tensors
+from tdcd.runs.reader import read_history
+from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.settings import Settings
 
@@ -133,7 +134,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
             with RunDirectory.open(folder / hub, JOB, resume=True, keep_previous=True) as opened:
                 loop = Loop(HubEngine(hub, together), chosen, {}, Observer(), lambda: first)
                 loop.directory = opened
-                loop.begin({})
+                loop.begin(federation_record())
                 number, blocks = loop.run()
                 ended[hub] = number, float(blocks[hub]["w"])
                 together.ended()
@@ -159,7 +160,7 @@ def test_hubs_killed_at_any_write_end_with_weights_of_the_same_round(
     seed: int, kills: dict[str, list[int]], every: int, saved: int, patience: int | None, after: bool
 ) -> None:
     chosen = Settings(
-        loss="squared-error", rounds=12, rate=0.1, evaluate_every=every, checkpoint_every=saved, keep="best",
+        loss="squared-error", rounds=12, rate=0.1, evaluate_every=every, checkpoint_every=saved, select="best",
         patience=patience,
     )  # fmt: skip
     counts = dict.fromkeys(HUBS, 0)
@@ -177,9 +178,9 @@ def test_hubs_killed_at_any_write_end_with_weights_of_the_same_round(
 
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as name:
         folder = Path(name)
-        for module in (files, directories):
+        for module in (files, records, store, tensors):
             patch.setattr(module, "write_atomically", lambda p, *a, **k: killed(p, lambda: whole(p, *a, **k)))
-        patch.setattr(directories, "append", lambda p, line: killed(p, lambda: added(p, line)))
+        patch.setattr(store, "append", lambda p, line: killed(p, lambda: added(p, line)))
         together = Together(seed)
         ended: dict[str, Any] = {}
         threads = [threading.Thread(target=trained, args=(folder, hub, together, chosen, ended)) for hub in HUBS]
@@ -191,9 +192,9 @@ def test_hubs_killed_at_any_write_end_with_weights_of_the_same_round(
         assert len(set(ended.values())) == 1, ended
         stored = {float(load_blocks(folder / hub)[hub]["w"]) for hub in HUBS}
         assert stored == {ended["a"][1]}
-        kept, better = ended["a"][0], [line for line in read_history(folder / "a" / "history.jsonl") if line.better]
+        kept, better = ended["a"][0], [line for line in read_history(folder / "a") if line.better]
         assert kept == better[-1].round
-        assert kept == min(read_history(folder / "a" / "history.jsonl"), key=lambda line: line.validation["loss"]).round
+        assert kept == min(read_history(folder / "a"), key=lambda line: line.validation["loss"]).round
 
 
 class Late:
@@ -243,7 +244,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
 
     with RunDirectory.open(tmp_path / "run", JOB, resume=True, keep_previous=True) as opened:
         one = loop(Alone(last))
-        one.begin({})
+        one.begin(federation_record())
         try:
             one.run()
         except AbsentError:
@@ -253,15 +254,15 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
         two = loop(Late(AbsentError("nobody is there")))
         if not ends:
             with pytest.raises(AbsentError, match="nobody is there"):
-                two.begin({})
+                two.begin(federation_record())
             return
-        two.begin({})
+        two.begin(federation_record())
         assert two.alone
         number, blocks = two.run()
         assert (number, float(blocks["a"]["w"])) == (6, 6.0)
         assert json.loads((tmp_path / "run" / "result.json").read_text())["confirmed"] is False
         assert not opened.finished(6)  # another may still need it
-        assert [line.round for line in read_history(tmp_path / "run" / "history.jsonl")] == [0, 4, 6]
+        assert [line.round for line in read_history(tmp_path / "run")] == [0, 4, 6]
 
 
 def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) -> None:
@@ -288,7 +289,7 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
         for who in stage.federation.sites:
             stage.start(who)
         assert stage.federation.wait(lambda line: None, seconds=120) == 0, stage.everything()
-        histories = [read_history(run / "history.jsonl") for run in stage.federation.runs.values()]
+        histories = [read_history(run) for run in stage.federation.runs.values()]
         assert [[line.round for line in history] for history in histories] == [[0, 3, 4]] * 2
         assert [line.train for line in histories[0]] == [line.train for line in histories[1]]
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation, LocalSite
 from tdcd.experiments.job import load_job
-from tdcd.training.directory import read_history
+from tdcd.runs.reader import read_history
 
 SETTINGS = {
     "data.clients": 2,
@@ -120,7 +120,7 @@ def test_every_stage_of_a_round(tmp_path: Path) -> None:
     finally:
         for process in processes.values():
             process.kill()
-    histories = [read_history(run / "history.jsonl") for run in stage.federation.runs.values()]
+    histories = [read_history(run) for run in stage.federation.runs.values()]
     for history in histories:
         assert [line.round for line in history] == list(range(0, 91, 3))
         assert history[-1].train["loss"] < 0.5 * history[0].train["loss"]

@@ -35,7 +35,8 @@ from tdcd.deployment.wire.tdcd_pb2 import Frame
 from tdcd.errors import DeploymentError, JobError
 from tdcd.experiments.job import Job, load_job
 from tdcd.experiments.run import run_job
-from tdcd.training.directory import load_blocks, read_history
+from tdcd.runs.reader import read_history
+from tdcd.runs.store import load_blocks
 from tdcd.training.setup import starting_blocks
 
 
@@ -430,7 +431,7 @@ def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(
         result = load_blocks(run)[silo]
         for name, tensor in expected.blocks[silo].items():
             assert torch.allclose(result[name], tensor, rtol=0, atol=1e-6), (silo, name)
-    history = {silo: read_history(run / "history.jsonl") for silo, run in federation.runs.items()}
+    history = {silo: read_history(run) for silo, run in federation.runs.items()}
     for here, there in zip(history["bank"], expected.history, strict=True):
         assert here.test["loss"] == pytest.approx(there.test["loss"], rel=1e-9)
         assert here.better == there.better

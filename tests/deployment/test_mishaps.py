@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from support import federation_record
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
 from tdcd.data.splits import Part
@@ -35,7 +36,8 @@ from tdcd.deployment.tls import Open
 from tdcd.deployment.wire.tdcd_pb2 import Hello, Opening
 from tdcd.engines.base import Measures, RewoundError, Verdict
 from tdcd.errors import DataError, DeploymentError, TdcdError
-from tdcd.training.directory import Checkpoint, RunDirectory, read_history
+from tdcd.runs.reader import read_history
+from tdcd.runs.store import Checkpoint, RunDirectory
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.settings import Settings
 
@@ -115,14 +117,14 @@ class Rewinding:
 
 def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
     settings = Settings(
-        loss="squared-error", rounds=30, rate=0.1, evaluate_every=5, checkpoint_every=10, keep="best", local_steps=1
+        loss="squared-error", rounds=30, rate=0.1, evaluate_every=5, checkpoint_every=10, select="best", local_steps=1
     )
     kept = {}
     for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
         with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, keep_previous=True) as directory:
             loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
-            loop.begin({})
+            loop.begin(federation_record())
             kept[at] = loop.run()[0]
         assert len(list((tmp_path / str(at)).glob("best*"))) <= 3
     assert set(kept.values()) == {10}
@@ -146,7 +148,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
         table = federation.job.as_table()
         with RunDirectory.open(folder / hub.silo, table, resume=True, keep_previous=True) as loop.directory:
             try:
-                loop.begin({})
+                loop.begin(federation_record())
                 spoilt(hub)
                 loop.run()
             except TdcdError as error:
@@ -182,7 +184,7 @@ def test_an_evaluation_that_only_some_hubs_have_is_done_again(tmp_path: Path) ->
     first = asyncio.run(trained(Federation(work, tmp_path, hub_deadline=2.0), tmp_path, stopped))
     assert "finished" not in first
     assert asyncio.run(trained(Federation(work, tmp_path, hub_deadline=20.0), tmp_path)) == ["finished"] * 3
-    evaluated = [[line.round for line in read_history(tmp_path / silo / "history.jsonl")] for silo in work_silos(work)]
+    evaluated = [[line.round for line in read_history(tmp_path / silo)] for silo in work_silos(work)]
     assert evaluated[0] == evaluated[1] == evaluated[2]
     assert evaluated[0] == sorted({*range(0, work.training.rounds, 2), work.training.rounds})
 

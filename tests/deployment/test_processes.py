@@ -11,7 +11,8 @@ from tdcd.deployment.identity import Identity
 from tdcd.deployment.local import LocalFederation
 from tdcd.experiments.job import Job, load_job
 from tdcd.experiments.run import run_job
-from tdcd.training.directory import load_blocks, read_history
+from tdcd.runs.reader import read_history
+from tdcd.runs.store import load_blocks
 
 
 def digits(folder: Path) -> Job:
@@ -38,7 +39,7 @@ def test_a_deployed_federation_ends_as_the_simulation_does(
         result = load_blocks(run)[silo]
         for name, tensor in expected.blocks[silo].items():
             assert torch.allclose(result[name], tensor, rtol=0, atol=1e-6), (silo, name)
-        history = read_history(run / "history.jsonl")
+        history = read_history(run)
         for here, there in zip(history, expected.history, strict=True):
             for part in ("train", "validation", "test"):
                 assert getattr(here, part) == pytest.approx(dict(getattr(there, part)), abs=1e-6)

@@ -25,6 +25,7 @@ from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 from tdcd.experiments.run import run_variant
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
 from tdcd.experiments.sweeping import FailedRunsError, SweepObserver, run_sweep
+from tdcd.runs.records import Outcome
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -209,7 +210,7 @@ class Notes(SweepObserver):
     def planned(self, what: str, names: Sequence[str], done: Sequence[str], iterations: Mapping[str, int]) -> None:
         self.before[what] = list(done)
 
-    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+    def ended(self, name: str, outcome: Outcome) -> None:
         self.ran.append(name)
 
     def chose(self, combination: str, rate: float | None, losses: Mapping[float, float]) -> None:

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 import tdcd
-from support import browser, drawn_in_a_browser
+from support import browser, drawn_in_a_browser, federation_record, silo_record
+from tdcd.core.ledger import Traffic
 from tdcd.costs import Costs
 from tdcd.experiments.sweep import parse_sweep
 from tdcd.experiments.sweeping import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
-from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.findings import claims, time_to, winners
 from tdcd.reports.study import Line, Measure, Panel, Study, read_study
+from tdcd.runs.reader import RunRecord, read_run
+from tdcd.runs.records import Evaluation, Outcome
 
 ACCURACY, TEST_LOSS = Measure("test", "accuracy"), Measure("test", "loss")
 
@@ -52,37 +54,33 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), silos: int = 2, clients: int = 3,
-         variant: str = "federation", seed: int = 1, status: str = "finished") -> RunFiles:  # fmt: skip
+         variant: str = "federation", seed: int = 1, status: Any = "finished") -> RunRecord:  # fmt: skip
     """Make up a run that was evaluated after every round."""
     history = tuple(
-        {
-            "round": number,
-            "iteration": number * steps,
-            "seconds": 1.0,
-            "traffic": {"client_to_hub": number, "hub_to_client": number, "hub_to_hub": number},
-            "train": {"loss": losses[number] if losses else 1 - score},
-            "validation": {},
-            "test": {"accuracy": score, "loss": 1 - score},
-        }
+        Evaluation(
+            round=number,
+            iteration=number * steps,
+            seconds=1.0,
+            traffic=Traffic(number, number, number),
+            train={"loss": losses[number] if losses else 1 - score},
+            test={"accuracy": score, "loss": 1 - score},
+        )
         for number, score in enumerate(scores)
     )
-    parts = [
-        {"name": f"s{j}", "features": True, "clients": [{"name": str(k), "rows": 1} for k in range(clients)]}
-        for j in range(silos)
-    ]
-    return RunFiles(
+    last = len(scores) - 1
+    return RunRecord(
         path=Path(f"run-{steps}-{silos}-{clients}-{variant}-{seed}"),
         variant=variant,
         job={"training": {"local_steps": steps, "seed": seed}, "data": {"clients": clients, "features": silos}},
-        federation={"silos": parts, "loss": "cross-entropy"},
+        federation=federation_record([silo_record(f"s{j}", [1] * clients) for j in range(silos)]),
         history=history,
         sessions=(),
-        result={"status": status, "kept": len(scores) - 1},
+        outcome=Outcome(status, True, last, last, last, last * steps, 1.0, None),
         baselines={},
     )
 
 
-def line(*runs: RunFiles) -> Line:
+def line(*runs: RunRecord) -> Line:
     job = runs[0].job
     values = {"Q": job["training"]["local_steps"], "K": job["data"]["clients"], "N": job["data"]["features"]}
     return Line(f"Q = {values['Q']}", runs[0].variant, values, tuple(runs))
@@ -99,7 +97,7 @@ def test_means_and_bands_over_seeds() -> None:
     assert result.mean == pytest.approx([0.2, 0.6, 0.8])
     assert result.low == pytest.approx([0.1, 0.5, 0.7])
     assert result.high == pytest.approx([0.3, 0.7, 0.9])
-    under_way = replace(made(2, [0.3], seed=2), result={})
+    under_way = replace(made(2, [0.3], seed=2), outcome=None)
     shorter = line(made(2, [0.1, 0.5, 0.9]), under_way).band(ACCURACY)
     assert shorter.mean == pytest.approx([0.2]), "as far as all have come"
     timed = line(made(2, [0.1, 0.5, 0.9])).band(ACCURACY, Costs(t_comm=10))
@@ -137,7 +135,7 @@ def test_which_line_is_first_at_which_latency() -> None:
     assert winners(Panel("", (one, never), ()), ACCURACY, 0.9, Costs()) == []
 
 
-def kept(run: RunFiles, sharing: str) -> RunFiles:
+def kept(run: RunRecord, sharing: str) -> RunRecord:
     """Let the first silo keep the labels."""
     return replace(run, job={**run.job, "labels": {"silo": "s0", "sharing": sharing}})
 
@@ -246,9 +244,9 @@ def test_its_files(swept: Path) -> None:
         rows = list(csv.DictReader(file))
     one = [row for row in rows if (row["variant"], row["Q"], row["K"], row["seed"]) == ("federation", "6", "5", "2")]
     history = read_run(swept / "runs/Q=6,K=5,seed=2").history
-    assert [float(row["test_accuracy"]) for row in one] == [entry["test"]["accuracy"] for entry in history]
-    assert [float(row["time_at_t_comm_100"]) for row in one] == [entry["round"] * 306 for entry in history]
-    assert [int(row["hub_to_hub"]) for row in one] == [entry["traffic"]["hub_to_hub"] for entry in history]
+    assert [float(row["test_accuracy"]) for row in one] == [entry.test["accuracy"] for entry in history]
+    assert [float(row["time_at_t_comm_100"]) for row in one] == [entry.round * 306 for entry in history]
+    assert [int(row["hub_to_hub"]) for row in one] == [entry.traffic.hub_to_hub for entry in history]
     central = [row for row in rows if row["variant"] == "central"]
     assert {row["hub_to_client"] for row in central} == {"0"}
     (first, *_) = [row for row in rows if row["variant"] == "one-tier" and row["Q"] == "1" and row["round"] == "12"]
@@ -276,7 +274,7 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
         assert a.runs[0].path == b.runs[0].path
     one, two = cheap.panels[0].lines[0], dear.panels[0].lines[0]
     result = zip(one.visible_runs, one.reached(ACCURACY, 0.5), strict=True)
-    rounds = [run.history[place or 0]["round"] for run, place in result]
+    rounds = [run.history[place or 0].round for run, place in result]
     assert one.times_to(ACCURACY, 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
     assert two.times_to(ACCURACY, 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
     page = write_study(read_study([swept], t_comm=[7.0], costs=Costs(hub_latency=5.0)), tmp_path).read_text()
@@ -285,7 +283,7 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
 
 def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
     runs = [swept / "runs/Q=1,K=2,seed=1", swept / "runs/central,seed=1", swept / "runs/left-alone,seed=2"]
-    assert [variant_of(path) for path in runs] == ["federation", "central", "left alone"]
+    assert [read_run(path).variant for path in runs] == ["federation", "central", "left alone"]
     result = read_study(runs)
     assert [one.variant for one in result.lines] == ["federation", "central", "left alone"]
     page = write_study(result, tmp_path).read_text()
@@ -293,9 +291,9 @@ def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
     assert "Q=1,K=2,seed=1" in page
     job = tdcd.load_job("digits", {"training.rounds": 1, "baselines": ["central", "alone", "one-tier"]})
     tdcd.run_job(job, tmp_path / "run")
-    assert variant_of(tmp_path / "run") == "federation"
-    assert variant_of(tmp_path / "run/one-tier") == "one-tier"
-    assert variant_of(tmp_path / "run/alone/left") == "left alone"
+    assert read_run(tmp_path / "run").variant == "federation"
+    assert read_run(tmp_path / "run/one-tier").variant == "one-tier"
+    assert read_run(tmp_path / "run/alone/left").variant == "left alone"
 
 
 def test_costs_go_over_those_of_the_sweep(swept: Path, tmp_path: Path) -> None:

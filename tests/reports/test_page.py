@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tdcd
-from support import browser, drawn_in_a_browser
+from support import browser, drawn_in_a_browser, silo_record
 from tdcd.reports.topology import SHOWN, topology
 
 
@@ -112,10 +112,7 @@ def test_what_is_not_a_run(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("silos", [1, 2, 3, 5, 16])
 @pytest.mark.parametrize("clients", [1, 4, 100])
 def test_any_topology_is_drawn_inside_its_frame(silos: int, clients: int) -> None:
-    made = [
-        {"name": f"silo-{j}", "clients": [{"name": f"c{k}", "rows": k + 1} for k in range(clients)]}
-        for j in range(silos)
-    ]
+    made = [silo_record(f"silo-{j}", range(1, clients + 1)) for j in range(silos)]
     svg = topology(made)
     assert svg.count('class="hub"') == silos
     assert svg.count('class="peer"') == silos * (silos - 1) // 2

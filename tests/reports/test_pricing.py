@@ -14,8 +14,8 @@ import tdcd
 from tdcd.core.ledger import Traffic
 from tdcd.core.script import Sharing
 from tdcd.costs import Costs
-from tdcd.reports.files import RunFiles, read_run
-from tdcd.reports.pricing import ends_of_rounds, rosters_of, times, traffic_by_round
+from tdcd.reports.pricing import ends_of_rounds, times, traffic_by_round
+from tdcd.runs.reader import RunRecord, read_rosters, read_run
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(40, 6))
@@ -23,7 +23,7 @@ Y = (X.sum(1) > 0).astype(int)
 STEPS = 4
 
 
-def run(path: Path, silos: int = 2, labels: tdcd.Labels | None = None, **more: Any) -> RunFiles:
+def run(path: Path, silos: int = 2, labels: tdcd.Labels | None = None, **more: Any) -> RunRecord:
     """Train three silos of two columns for some rounds, and read what it left."""
     made = [
         tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
@@ -42,24 +42,24 @@ def run(path: Path, silos: int = 2, labels: tdcd.Labels | None = None, **more: A
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+def two(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return run(tmp_path_factory.mktemp("two") / "run")
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e3))
-def test_the_papers_formula(two: RunFiles, t_comm: float, t_comp: float) -> None:
+def test_the_papers_formula(two: RunRecord, t_comm: float, t_comp: float) -> None:
     result = times(two, Costs(t_comm=t_comm, step=t_comp))
     assert result == pytest.approx([number * (3 * t_comm + STEPS * t_comp) for number in (0, 2, 4, 6)])
 
 
-def test_exactly_the_papers_units(two: RunFiles) -> None:
+def test_exactly_the_papers_units(two: RunRecord) -> None:
     assert times(two, Costs().at(10)) == [0, 68, 136, 204]  # 3 · 10 + 4 a round
     assert times(two, Costs().at(100)) == [0, 608, 1216, 1824]
 
 
 @given(st.floats(0, 1e3), st.floats(0, 10), st.floats(0, 10), st.floats(0, 10))
 def test_the_clock_agrees_with_the_formula(
-    two: RunFiles, t_comm: float, client: float, hub: float, step: float
+    two: RunRecord, t_comm: float, client: float, hub: float, step: float
 ) -> None:
     costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
     clock = ends_of_rounds(two, costs)
@@ -74,7 +74,7 @@ def test_one_silo_has_no_other_hub_to_wait_for(tmp_path: Path) -> None:
     assert sum(sent.hub_to_hub for sent in traffic_by_round(alone)) == 0
 
 
-def test_bandwidth_by_hand(two: RunFiles) -> None:
+def test_bandwidth_by_hand(two: RunRecord) -> None:
     """A linear block is 3 numbers, a row one number of 4 bytes; the batch is drawn anew and counted here."""
     from tdcd.core.sampling import draw_batch
 
@@ -92,8 +92,8 @@ def test_bandwidth_by_hand(two: RunFiles) -> None:
         assert ends_of_rounds(two, costs)[number] == pytest.approx(max(left.values()))
 
 
-def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
-    name = rosters_of(two).clients["a"][0]  # holds 30 of the 40 rows, so it is never idle
+def test_slow_clients_hold_their_silo_up(two: RunRecord) -> None:
+    name = read_rosters(two.path).clients["a"][0]  # holds 30 of the 40 rows, so it is never idle
     slow = ends_of_rounds(two, Costs(t_comm=10, speeds={f"a/{name}": 0.25}))
     assert np.diff(slow) == pytest.approx([30 + 4 * STEPS] * 6)
     everyone = ends_of_rounds(two, Costs(t_comm=10, slow_clients=1.0, slowdown=3.0))
@@ -102,17 +102,17 @@ def test_slow_clients_hold_their_silo_up(two: RunFiles) -> None:
         tdcd.write_report(two.path, costs=Costs(speeds={"a/nobody": 2.0}))
 
 
-def test_who_is_slow_depends_on_the_seed_only(two: RunFiles) -> None:
+def test_who_is_slow_depends_on_the_seed_only(two: RunRecord) -> None:
     costs = Costs(slow_clients=0.5, slowdown=10.0)
     assert times(two, costs) == times(two, costs)
     drawn = {times(two, Costs(slow_clients=0.5, slowdown=10.0, seed=seed))[-1] for seed in range(12)}
     assert len(drawn) > 1
 
 
-def test_the_history_holds_the_sums_of_the_ledger(two: RunFiles) -> None:
+def test_the_history_holds_the_sums_of_the_ledger(two: RunRecord) -> None:
     by_round = traffic_by_round(two)
     for line in two.history:
-        assert Traffic(**line["traffic"]) == sum(by_round[: line["round"]], Traffic())
+        assert line.traffic == sum(by_round[: line.round], Traffic())
     assert by_round[0].hub_to_hub == 2 * 8 * 4
 
 
@@ -147,11 +147,11 @@ def test_going_on_counts_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tdcd.train(federation, model, settings, directory=path, observer=Stop())
     tdcd.train(federation, model, settings, directory=path, resume=True)
-    assert [line["traffic"] for line in read_run(path).history] == [line["traffic"] for line in whole.history]
+    assert [line.traffic for line in read_run(path).history] == [line.traffic for line in whole.history]
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "silo"])
-def test_a_damaged_roster_is_named(two: RunFiles, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_roster_is_named(two: RunRecord, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "run"
     shutil.copytree(two.path, path)
     file = path / "rosters.safetensors"
@@ -171,21 +171,21 @@ WAYS: tuple[Sharing, ...] = ("shared", "exact", "stale")
 
 
 @pytest.fixture(scope="module", params=["a", "registry"])
-def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     labels = tdcd.Labels(silo=request.param, sharing="stale")
     return run(tmp_path_factory.mktemp("kept") / "run", silos=3, labels=labels)
 
 
 @given(st.floats(0, 1e3), st.floats(0, 10), st.floats(0, 10), st.floats(0, 10), st.sampled_from(WAYS))
 def test_the_clock_agrees_with_the_formula_where_labels_are_kept(
-    kept: RunFiles, t_comm: float, client: float, hub: float, step: float, sharing: Sharing
+    kept: RunRecord, t_comm: float, client: float, hub: float, step: float, sharing: Sharing
 ) -> None:
     costs = Costs(t_comm=t_comm, client_latency=client, hub_latency=hub, step=step)
     clock = ends_of_rounds(kept, costs, sharing)
     assert [clock[number] for number in (0, 2, 4, 6)] == pytest.approx(times(kept, costs, sharing))
 
 
-def test_trips_where_labels_are_kept(kept: RunFiles) -> None:
+def test_trips_where_labels_are_kept(kept: RunRecord) -> None:
     costs = Costs(t_comm=10)
     assert times(kept, costs, "shared")[1] / 2 == 3 * 10 + STEPS
     assert times(kept, costs)[1] / 2 == 4 * 10 + STEPS  # stale: one trip more, to the clients with labels
@@ -195,9 +195,9 @@ def test_trips_where_labels_are_kept(kept: RunFiles) -> None:
     assert times(kept, slow, "exact")[1] / 2 == (1 + 3 * STEPS) + STEPS * 10 + waits
 
 
-def test_bytes_where_labels_are_kept(kept: RunFiles) -> None:
+def test_bytes_where_labels_are_kept(kept: RunRecord) -> None:
     for line in kept.history:
-        assert Traffic(**line["traffic"]) == sum(traffic_by_round(kept)[: line["round"]], Traffic())
+        assert line.traffic == sum(traffic_by_round(kept)[: line.round], Traffic())
     askers = 2 if kept.job["labels"]["silo"] == "a" else 3
     assert traffic_by_round(kept)[0].hub_to_hub == 2 * askers * 8 * 4
     assert traffic_by_round(kept, "exact")[0].hub_to_hub == 2 * askers * STEPS * 8 * 4
@@ -221,7 +221,7 @@ def test_bandwidth_by_hand_where_labels_are_kept(tmp_path: Path) -> None:
     assert ends_of_rounds(result, costs)[-1] == pytest.approx(max(a, b))
 
 
-def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunFiles) -> None:
+def test_a_run_that_does_not_say_where_labels_are_cannot_be_priced_as_if_they_were_kept(two: RunRecord) -> None:
     with pytest.raises(tdcd.JobError, match="does not say which silo has the labels"):
         times(two, Costs(), "exact")
 

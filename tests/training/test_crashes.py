@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tdcd
 from support import examples, same
 from tdcd import files
-from tdcd.training import directory
+from tdcd.runs import records, store, tensors
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 6))
@@ -79,9 +79,9 @@ def stopped_at(write: int, moment: str, error: type[BaseException]) -> Iterator[
             raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (files, directory):
+        for module in (files, records, store, tensors):
             patch.setattr(module, "write_atomically", write_atomically)
-        patch.setattr(directory, "append", append)
+        patch.setattr(store, "append", append)
         yield lambda: count
 
 
@@ -90,7 +90,9 @@ def timeless(result: tdcd.Result) -> list[dict[str, Any]]:
 
 
 ENDS = {
-    (keep, patience): run(None, keep=keep, patience=patience) for keep in ("last", "best") for patience in (None, 3)
+    (select, patience): run(None, select=select, patience=patience)
+    for select in ("last", "best")
+    for patience in (None, 3)
 }
 
 
@@ -106,18 +108,18 @@ def test_stopped_at_any_write_it_ends_where_it_would_have(
     write: int, moment: str, error: type[BaseException], how: tuple[str, int | None], again: int
 ) -> None:
     """And stopped once more while it goes on."""
-    keep, patience = how
+    select, patience = how
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
         for number in (write, again):
             try:
                 with stopped_at(number, moment, error):
-                    run(path, keep=keep, patience=patience)
+                    run(path, select=select, patience=patience)
             except error:
                 pass
-        result = run(path, keep=keep, patience=patience)
+        result = run(path, select=select, patience=patience)
         expected = ENDS[how]
-        assert result.kept == expected.kept
+        assert result.selected == expected.selected
         assert timeless(result) == timeless(expected)
         assert same(result.blocks, expected.blocks)
         assert same(tdcd.load_blocks(path), expected.blocks)
@@ -148,11 +150,11 @@ def test_best_weights_survive_a_signal_while_they_are_written(
             original(file, content, **more)
 
         with monkeypatch.context() as patch:
-            patch.setattr(directory, "write_atomically", stopped)
+            patch.setattr(tensors, "write_atomically", stopped)
             with pytest.raises(error):
-                run(path, keep="best")
-        result = run(path, keep="best")
-        assert result.kept == expected.kept
+                run(path, select="best")
+        result = run(path, select="best")
+        assert result.selected == expected.selected
         assert same(result.blocks, expected.blocks)
         shutil.rmtree(path)
 
@@ -167,24 +169,24 @@ def test_best_weights_survive_a_signal_while_they_are_written(
     st.sampled_from([None, 1, 2, 4]),
 )
 def test_more_rounds_end_where_a_run_of_so_many_ends(
-    first: int, second: int, every: int, saved: int, keep: str, patience: int | None
+    first: int, second: int, every: int, saved: int, select: str, patience: int | None
 ) -> None:
     """The evaluation at the old end is no part of the longer run, unless it was due anyway."""
-    chosen = {"evaluate_every": every, "checkpoint_every": saved, "keep": keep, "patience": patience}
+    chosen = {"evaluate_every": every, "checkpoint_every": saved, "select": select, "patience": patience}
     total = first + second
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
         run(path, rounds=first, **chosen)
         result = run(path, rounds=total, **chosen)
         expected = run(None, rounds=total, **chosen)
-        assert result.kept == expected.kept
+        assert result.selected == expected.selected
         assert timeless(result) == timeless(expected)
         assert same(result.blocks, expected.blocks)
 
 
 def test_missing_best_weights_are_told(tmp_path: Path) -> None:
-    run(tmp_path / "run", keep="best")
+    run(tmp_path / "run", select="best")
     for file in (tmp_path / "run").glob("best*"):
         file.unlink()
     with pytest.raises(tdcd.RunError, match=r"the weights of round \d+, the best so far, are missing"):
-        run(tmp_path / "run", keep="best", rounds=25)
+        run(tmp_path / "run", select="best", rounds=25)

@@ -16,7 +16,8 @@ from torch import nn
 import tdcd
 from support import same
 from tdcd.files import write_atomically
-from tdcd.training.directory import RunDirectory, differences, stored_job
+from tdcd.runs.jobs import differences, stored_job
+from tdcd.runs.store import RunDirectory
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))
@@ -168,9 +169,9 @@ def test_a_damaged_history_is_named_not_mended(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     lines = history.read_text().splitlines(keepends=True)
     for damaged, says in (
-        ([*lines[:2], "garbage\n", *lines[3:]], "line 3 is damaged"),
-        ([*lines[:2], '{"round": "x"}\n', *lines[3:]], "line 3 is damaged"),
-        ([*lines[:2], "[]\n", *lines[3:]], "line 3 is damaged"),
+        ([*lines[:2], "garbage\n", *lines[3:]], "line 3: damaged"),
+        ([*lines[:2], '{"round": "x"}\n', *lines[3:]], "line 3: damaged"),
+        ([*lines[:2], "[]\n", *lines[3:]], "line 3: damaged"),
         (lines[1:], "lacks the evaluations after round 0"),
         ([], "lacks the evaluations after round 0, 2, 4, 6, 8 and 1 more"),
     ):

@@ -58,14 +58,15 @@ def labels(
     from tdcd.experiments.audit import audit_labels, privatizers_of
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
-    from tdcd.reports.files import read_run
+    from tdcd.runs.layout import JOB, holds_run
+    from tdcd.runs.reader import read_run
     from tdcd.strict import parse_setting
 
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     named = {"data.directory": str(data) if data else None, "training.rounds": rounds}
     overrides |= {key: value for key, value in named.items() if value is not None}
-    file = job / "job.toml" if (job / "job.toml").exists() else job
-    if file != job and read_run(job).federation.get("peers"):
+    file = job / JOB if holds_run(job) else job
+    if file != job and read_run(job).federation.peers:
         raise RunError(f"{job}: the run of one hub, which has no labels to audit with; audit the job as a simulation")
     read = load_job(file, overrides)
     importable(file.parent, *(import_path(job) if file != job else ()))

@@ -133,7 +133,7 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     sent, goal = sum(line.traffic().values()), study.goal
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
-        f"{max(run.history[-1]['round'] for run in line.visible_runs):,}",
+        f"{max(run.history[-1].round for run in line.visible_runs):,}",
         cell(line.finals(LOSS)),
         cell(line.finals(study.measure)),
         size(sent) if sent else "–",
@@ -143,4 +143,4 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
         whole = [times(run, priced)[-1] for run in line.visible_runs]
         spent = whole if goal is None else line.times_to(study.measure, goal, priced)
         cells.append(time(mean(spent)) if spent else "never")
-    return [*cells, duration(mean([run.history[-1]["seconds"] for run in line.visible_runs]))]
+    return [*cells, duration(mean([run.history[-1].seconds for run in line.visible_runs]))]

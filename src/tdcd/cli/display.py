@@ -22,8 +22,8 @@ from tdcd.data.federation import Federation
 from tdcd.errors import TdcdError
 from tdcd.experiments.job import Job
 from tdcd.experiments.run import JobObserver, JobResult
+from tdcd.runs.records import Evaluation
 from tdcd.training.metrics import PRIMARY
-from tdcd.training.result import Evaluation
 
 WIDE = 120
 """Columns of a terminal that shows everything."""
@@ -169,8 +169,8 @@ class Spoken(Display):
         self.console.print()
         self.console.print(table)
         for name, part in result.all.items():
-            if part.kept != part.history[-1].round:
-                kept = f"{name}: the weights of round {part.kept:,}, where the validation loss was lowest, are kept"
+            if part.selected != part.history[-1].round:
+                kept = f"{name}: the weights of round {part.selected:,}, where the validation loss was lowest, are kept"
                 self.console.print(kept)
         first, last = result.federation.history[0].train["loss"], finals["federation"].train["loss"]
         if last > first:

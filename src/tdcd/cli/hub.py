@@ -9,7 +9,7 @@ from tdcd.cli.imports import importable
 from tdcd.cli.site import Insecure, Log, log_style, running
 
 if TYPE_CHECKING:
-    from tdcd.training.result import Evaluation
+    from tdcd.runs.records import Evaluation
 
 EXAMPLES = """Examples:
 

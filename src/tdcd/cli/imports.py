@@ -12,6 +12,6 @@ def importable(*directories: Path) -> None:
 
 def import_path(run: Path) -> list[Path]:
     """Return where a run's first session found Python modules: its models may lie there."""
-    from tdcd.training.directory import sessions
+    from tdcd.runs.reader import read_sessions
 
-    return [Path(place) for place in sessions(run)[0].get("import_path", [])]
+    return [Path(place) for place in read_sessions(run)[0].import_path]

@@ -8,7 +8,7 @@ import typer
 
 from tdcd.cli.imports import import_path, importable
 from tdcd.errors import DataError, JobError
-from tdcd.files import check_run
+from tdcd.runs.layout import check_run
 
 EXAMPLES = """Examples:
 

@@ -34,18 +34,19 @@ def command(
     """
     from tdcd.costs import T_COMM
     from tdcd.reports.comparison import write_run_extras, write_study
-    from tdcd.reports.files import read_run, variant_of
     from tdcd.reports.page import write_report
-    from tdcd.reports.study import is_sweep, read_study
+    from tdcd.reports.study import read_study
+    from tdcd.runs.layout import holds_sweep
+    from tdcd.runs.reader import read_run
 
     costs = costs_of(cost)
-    if len(runs) == 1 and not is_sweep(runs[0]):
+    if len(runs) == 1 and not holds_sweep(runs[0]):
         if out is not None:
             raise RunError("--out is for a sweep or several runs; the report of a single run goes into its directory")
         if target is not None:
             raise RunError("--target is for a sweep or several runs")
         page = write_report(runs[0], metric=metric, t_comm=t_comm or T_COMM, costs=costs)
-        write_run_extras(read_run(runs[0], variant_of(runs[0])), metric)
+        write_run_extras(read_run(runs[0]), metric)
         typer.echo(page)
         return
     if len(runs) > 1 and out is None:

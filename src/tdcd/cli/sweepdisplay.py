@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -16,6 +16,7 @@ from tdcd.cli.screen import Screen
 from tdcd.cli.terminal import terminal
 from tdcd.experiments.sweeping import SweepObserver
 from tdcd.reports.study import Study
+from tdcd.runs.records import Outcome
 
 
 class SweepDisplay(Screen, SweepObserver):
@@ -50,11 +51,11 @@ class Plain(SweepDisplay):
         ended = f", of which {len(done)} have ended before" if done else ""
         self.say(f"{len(names)} {what}{ended}")
 
-    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+    def ended(self, name: str, outcome: Outcome) -> None:
         """See SweepObserver."""
         with self.lock:
             self.done += 1
-            self.say(f"  {self.done}/{self.total}  {_describe_run(name, result)}")
+            self.say(f"  {self.done}/{self.total}  {_describe_run(name, outcome)}")
 
     def failed(self, name: str) -> None:
         """See SweepObserver."""
@@ -130,9 +131,9 @@ class Live(Plain):
         self._progress.update(self._bars[name], completed=iteration, status=text)
         self._update(name, iteration)
 
-    def ended(self, name: str, result: Mapping[str, Any]) -> None:
+    def ended(self, name: str, outcome: Outcome) -> None:
         """See SweepObserver."""
-        super().ended(name, result)
+        super().ended(name, outcome)
         self._progress.remove_task(self._bars.pop(name))
         self._update(name, self._steps[name])
 
@@ -155,13 +156,12 @@ def display(*, quiet: bool) -> SweepDisplay:
     return Live(terminal()) if sys.stdout.isatty() else Plain(terminal())
 
 
-def _describe_run(name: str, result: Mapping[str, Any]) -> str:
-    evaluated = result.get("evaluated") or {}
-    words = [name.split("/", 1)[-1]]
-    if result.get("status") == "diverged":
-        words.append(f"diverged; its last good round is {result.get('round')}")
+def _describe_run(name: str, outcome: Outcome) -> str:
+    evaluated, words = outcome.evaluated, [name.split("/", 1)[-1]]
+    if outcome.status == "diverged":
+        words.append(f"diverged; its last good round is {outcome.round}")
     elif evaluated:
-        words.append(f"loss {evaluated['train']['loss']:.4f}")
-        words += [f"test {name} {value:.4f}" for name, value in evaluated["test"].items() if name != "loss"][:3]
-    words.append(f"{result.get('seconds', 0):.0f} s")
+        words.append(f"loss {evaluated.train['loss']:.4f}")
+        words += [f"test {name} {value:.4f}" for name, value in evaluated.test.items() if name != "loss"][:3]
+    words.append(f"{outcome.seconds:.0f} s")
     return "  ".join(words)

@@ -10,7 +10,7 @@ import typer
 
 from tdcd.cli.imports import import_path, importable
 from tdcd.errors import DivergedError, JobError, RunError, TdcdError
-from tdcd.files import check_no_run, check_run
+from tdcd.runs.layout import ENVIRONMENT, FEDERATION, JOB, check_no_run, check_run
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
@@ -98,7 +98,7 @@ def _resolve(
         job = load_job(where, overrides, clients)
         where += " (embedded)" if where in EMBEDDED else ""
         beside = file.parent if file else Path()
-        importable(beside, *(import_path(beside) if (beside / "environment.json").exists() else ()))
+        importable(beside, *(import_path(beside) if (beside / ENVIRONMENT).exists() else ()))
         if out:
             check_no_run(out)  # before its data is read
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -106,7 +106,7 @@ def _resolve(
     if out is not None:
         raise RunError("--resume goes on in the run's own directory; leave out --out")
     check_run(resume)
-    where = str(file or resume / "job.toml")
+    where = str(file or resume / JOB)
     job = load_job(where, overrides, clients)
     importable(Path(where).parent, *import_path(resume))
     return job, where, resume
@@ -123,7 +123,7 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
         with shown:
             result = run_job(job, directory, resume=resume, observer=shown, where=where)
     except KeyboardInterrupt:
-        begun = (directory / "federation.json").exists()
+        begun = (directory / FEDERATION).exists()
         if begun:
             write_report(directory)
         shown.stopped(directory if begun else None)

@@ -29,7 +29,9 @@ from tdcd.deployment.wire import tdcd_pb2_grpc
 from tdcd.errors import DeploymentError, JobError, TdcdError, join_names, nearest
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
-from tdcd.training.directory import RunDirectory
+from tdcd.runs.layout import FEDERATED, holds_run
+from tdcd.runs.records import FederationRecord
+from tdcd.runs.store import RunDirectory
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.train import describe_silo
 
@@ -159,13 +161,13 @@ def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Obs
         loop.begin(_description(job, hub))
         if loop.alone:
             hub.log(f"{ALONE}. It has waited for the others in vain")
-        loop.directory.keep_rosters({hub.silo: hub.plan.roster}, [])
+        loop.directory.save_rosters({hub.silo: hub.plan.roster}, [])
         loop.run()
 
 
 def _finished(job: Job, directory: Path) -> bool:
     """Tell whether the training has ended before: then no other hub is needed."""
-    if not (directory / "job.toml").exists():
+    if not holds_run(directory):
         return False
     with RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True) as files:
         return files.finished(job.training.rounds)
@@ -179,31 +181,31 @@ def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
     }
 
 
-def _description(job: Job, hub: Hub) -> dict[str, Any]:
-    """Describe who takes part, for federation.json: as far as this hub knows."""
+def _description(job: Job, hub: Hub) -> FederationRecord:
+    """Describe who takes part, as far as this hub knows."""
     counts = hub.plan.counts
-    return {
-        "samples": counts[Part.TRAIN],
-        "validation_samples": counts.get(Part.VALIDATION, 0),
-        "test_samples": counts.get(Part.TEST, 0),
-        "loss": job.training.loss,
-        "classes": list(hub.plan.classes),
-        "notes": [f"{name} has no row of a common ID and takes no part" for name in hub.plan.idle],
-        "embedding": hub.model.width,
-        "embedding_bytes": hub.model.width * job.training.dtype.itemsize,
-        "peers": sorted(hub.peers.peers),
-        "silos": [
-            describe_silo(
-                hub.silo,
-                hub.plan.roster,
-                hub.model.network,
-                row_shape=hub.model.shape or (),
-                network_description=job.model_of(hub.silo).describe(),
-                compute="at its clients' sites",
-                preparation=hub.preparation,
-            )
-        ],
-    }
+    silo = describe_silo(
+        hub.silo,
+        hub.plan.roster,
+        hub.model.network,
+        row_shape=hub.model.shape or (),
+        network_description=job.model_of(hub.silo).describe(),
+        compute="at its clients' sites",
+        preparation=hub.preparation,
+    )
+    return FederationRecord(
+        samples=counts[Part.TRAIN],
+        validation_samples=counts.get(Part.VALIDATION, 0),
+        test_samples=counts.get(Part.TEST, 0),
+        loss=job.training.loss,
+        classes=hub.plan.classes,
+        notes=tuple(f"{name} has no row of a common ID and takes no part" for name in hub.plan.idle),
+        embedding=hub.model.width,
+        embedding_bytes=hub.model.width * job.training.dtype.itemsize,
+        silos=(silo,),
+        variant=FEDERATED,
+        peers=tuple(sorted(hub.peers.peers)),
+    )
 
 
 def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, log: Log = print) -> None:

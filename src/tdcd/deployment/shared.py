@@ -11,7 +11,7 @@ from tdcd.deployment.messages import PROTOCOL
 from tdcd.deployment.wire.tdcd_pb2 import Hello
 from tdcd.errors import DeploymentError, JobError
 from tdcd.experiments.job import Job
-from tdcd.training.directory import differences
+from tdcd.runs.jobs import differences
 
 VERSION = version("tdcd")
 

@@ -1,6 +1,5 @@
 """A finished run, taken up again to predict."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,11 @@ from tdcd.errors import DataError, RunError, join_names, nearest
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData, load_job
 from tdcd.experiments.tables import overlap
-from tdcd.files import check_run
 from tdcd.models import build
-from tdcd.training.directory import load_blocks, read_history
+from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
+from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.records import FederationRecord, read_record
+from tdcd.runs.store import load_blocks
 from tdcd.training.result import Result
 from tdcd.training.setup import fit_blocks, starting_blocks
 
@@ -153,30 +154,20 @@ def load_run(path: Path | str) -> Run:
     """
     path = Path(path)
     check_run(path)
-    if not (path / "result.json").exists():
+    outcome = read_outcome(path)
+    if outcome is None:
         raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
-    job = load_job(path / "job.toml")
-    try:
-        end = json.loads((path / "result.json").read_text(encoding="utf-8"))
-        kept = int(end["kept"])
-        ended = f"{end['status']} after {int(end['round']):,} of {int(end['rounds']):,} rounds"
-        record = json.loads((path / "federation.json").read_text(encoding="utf-8"))
-        shapes = {
-            str(silo["name"]): tuple(int(n) for n in silo["row_shape"]) for silo in record["silos"] if silo["features"]
-        }
-        label_only = [str(silo["name"]) for silo in record["silos"] if not silo["features"]]
-        width, classes = int(record["embedding"]), tuple(str(name) for name in record["classes"])
-        peers = [str(name) for name in record.get("peers", ())]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunError(f"{path}: federation.json or result.json is damaged: {error}") from error
-    if peers:
+    job, federation = load_job(path / JOB), read_record(path / FEDERATION, FederationRecord)
+    shapes = {silo.name: silo.row_shape for silo in federation.silos if silo.features}
+    label_only = [silo.name for silo in federation.silos if not silo.features]
+    if federation.peers:
         raise RunError(
             f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
-            f"weights of silo {join_names(peers)} too, which lie at their own hubs"
+            f"weights of silo {join_names(federation.peers)} too, which are at their own hubs"
         )
     settings = job.training
     networks = {
-        silo: Network(build(job.model_of(silo), silo, shape, width, settings.seed), settings.dtype)
+        silo: Network(build(job.model_of(silo), silo, shape, federation.embedding, settings.seed), settings.dtype)
         for silo, shape in shapes.items()
     }
     initial = starting_blocks(networks, None, label_only)
@@ -184,13 +175,14 @@ def load_run(path: Path | str) -> Run:
         settings,
         networks,
         fit_blocks(load_blocks(path), initial, str(path / "blocks")),
-        kept,
-        tuple(read_history(path / "history.jsonl")),
+        outcome.selected,
+        tuple(read_history(path)),
         dict.fromkeys(shapes, settings.dtype),
     )
     tables = shapes if isinstance(job.data, TableData) else ()
-    preparations = {silo: Preparation.from_file(path / "preparation" / f"{silo}.json") for silo in tables}
-    return Run(path, job, result, classes, preparations, ended)
+    preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
+    ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
+    return Run(path, job, result, federation.classes, preparations, ended)
 
 
 def _untold(table: Table) -> None:

@@ -14,6 +14,7 @@ from tdcd.data.federation import Federation
 from tdcd.data.splits import Part
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Baseline, Job
+from tdcd.runs.layout import FEDERATED, variant_directory
 from tdcd.training.labels import Labels
 from tdcd.training.loop import Observer
 from tdcd.training.result import Result
@@ -71,22 +72,15 @@ def run_job(
     for note in data.federation.notes:
         observer.noted(note)
     record = {}
-    for variant in ("federation", *baselines(job.baselines, data.federation.with_features)):
-        path = Path(directory, *subdirectory(variant)) if directory is not None else None
+    for variant in (FEDERATED, *baselines(job.baselines, data.federation.with_features)):
+        path = variant_directory(Path(directory), variant) if directory is not None else None
         record[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
-    return JobResult(record.pop("federation"), record)
+    return JobResult(record.pop(FEDERATED), record)
 
 
 def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:
     """Name the variants that a list of baselines stands for: "alone" is one for every silo."""
     return [name for kind in kinds for name in ([f"{silo} alone" for silo in silos] if kind == "alone" else [kind])]
-
-
-def subdirectory(variant: str) -> tuple[str, ...]:
-    """Return where a variant lies under a job's run directory."""
-    if variant == "federation":
-        return ()
-    return ("alone", variant.removesuffix(" alone")) if variant.endswith(" alone") else (variant,)
 
 
 def run_variant(
@@ -117,13 +111,14 @@ def run_variant(
         directory=directory,
         resume=resume,
         job=chosen.as_table(),
+        variant=variant,
         observer=observer,
     )
 
 
 def variant_data(federation: Federation, variant: str) -> Federation:
     """Return the data as a variant has it."""
-    if variant == "federation":
+    if variant == FEDERATED:
         return federation
     if variant.endswith(" alone"):
         federation = federation.only(variant.removesuffix(" alone"))
@@ -132,7 +127,7 @@ def variant_data(federation: Federation, variant: str) -> Federation:
 
 def variant_job(job: Job, variant: str) -> Job:
     """Return the job of a variant: for all but the federation and one tier, plain steps."""
-    if variant == "federation":
+    if variant == FEDERATED:
         return job
     name = f"{job.name}-{variant.replace(' ', '-')}"
     if variant == "one-tier":

@@ -8,7 +8,6 @@ Starting a sweep again goes on with it: runs that have ended stay as they are, o
 sweep can also grow: with more seeds or values in its file, only what is new is run.
 """
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +22,10 @@ from tdcd.errors import RunError
 from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.processes import Processes, processes
 from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
-from tdcd.files import write_json
-from tdcd.training.directory import differences, more_rounds, read_history, stored_job
+from tdcd.runs.jobs import differences, has_more_rounds, stored_job
+from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run
+from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 
 SHOWN = 10
 """Failures that are told one by one."""
@@ -52,8 +53,8 @@ class SweepObserver:
     def advanced(self, name: str, iteration: int, loss: float | None) -> None:
         """A run goes on."""
 
-    def ended(self, name: str, result: Mapping[str, Any]) -> None:
-        """A run has ended, as its result.json tells."""
+    def ended(self, name: str, outcome: Outcome) -> None:
+        """A run has ended."""
 
     def failed(self, name: str) -> None:
         """A run failed; why is told when the others have ended."""
@@ -96,8 +97,8 @@ class _Sweeping:
                 self.observer.advanced(run.name, answer["iteration"], answer["loss"])
             elif answer["event"] == "failed":
                 self.observer.failed(run.name)
-            else:
-                self.observer.ended(run.name, result(self.directory / run.name))
+            elif outcome := read_outcome(self.directory / run.name):
+                self.observer.ended(run.name, outcome)
 
         failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
         self.failures |= {missing[number].name: why for number, why in failed.items()}
@@ -108,12 +109,12 @@ class _Sweeping:
             return
         trial, run = trials(self.sweep, combination)[rate], runs(self.sweep, combination, rate)[self.sweep.seeds[0]]
         settings, path = trial.stored.training, self.directory / run.name
-        comparable = more_rounds(stored_job(self.directory / trial.name), run.stored.as_table())
-        if (path / "job.toml").exists() or not comparable or settings.rounds % settings.evaluate_every:
+        comparable = has_more_rounds(stored_job(self.directory / trial.name), run.stored.as_table())
+        if holds_run(path) or not comparable or settings.rounds % settings.evaluate_every:
             return
         copy = path.with_name(f".{path.name}.part")
         shutil.rmtree(copy, ignore_errors=True)
-        ends = shutil.ignore_patterns(".*", "result.json", "blocks", "report*")
+        ends = shutil.ignore_patterns(".*", RESULT, BLOCKS, "report*")
         shutil.copytree(self.directory / trial.name, copy, ignore=ends)
         shutil.rmtree(path, ignore_errors=True)
         copy.rename(path)
@@ -163,7 +164,7 @@ def run_sweep(
     jobs = min(jobs or cores(), planned)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with FileLock(path / ".lock", timeout=0), processes(jobs, max(1, cores() // jobs)) as workers:
+        with FileLock(path / LOCK, timeout=0), processes(jobs, max(1, cores() // jobs)) as workers:
             try:
                 silos = _silos([c.job for c in first], workers, observer, where) if "alone" in sweep.baselines else {}
                 wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
@@ -182,13 +183,13 @@ def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Proce
     grid = [combination for combination in wanted if combination.variant == "federation"]
     others = [combination for combination in wanted if combination.variant != "federation"]
     rates: dict[str, float | None] = {}
-    write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
+    write_record(path / SWEEP, _plan(sweep, path, wanted, rates))
     for part, what in ((grid, ""), (others, " of baselines")):
         if sweep.select and part:
             tried = {combination.name: trials(sweep, combination) for combination in part}
             under_way.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
             rates |= under_way.choose(tried)
-            write_json(path / "sweep.json", _plan(sweep, path, wanted, rates))
+            write_record(path / SWEEP, _plan(sweep, path, wanted, rates))
             for combination in part:
                 under_way.adopt(combination, rates.get(combination.name))
         under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
@@ -235,27 +236,27 @@ def _task(run: SweepRun, path: Path) -> dict[str, Any]:
     }
 
 
-def _plan(sweep: Sweep, path: Path, wanted: Iterable[Combination], rates: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return what sweep.json holds: of rates that are not chosen yet nothing."""
-    return {
-        "sweep": sweep.model_dump(exclude_none=True),
-        "lines": sweep.lines,
-        "combinations": [
-            {
-                "name": combination.name,
-                "variant": combination.variant,
-                "values": dict(combination.values),
-                "trials": [
-                    {"rate": rate, "path": run.name, "loss": _finite(final_loss(path / run.name))}
+def _plan(sweep: Sweep, path: Path, wanted: Iterable[Combination], rates: Mapping[str, float | None]) -> SweepRecord:
+    """Return the plan of a sweep: of rates that are not chosen yet nothing."""
+    return SweepRecord(
+        sweep=sweep.model_dump(exclude_none=True),
+        lines=sweep.lines,
+        combinations=tuple(
+            CombinationRecord(
+                name=combination.name,
+                variant=combination.variant,
+                values=dict(combination.values),
+                trials=tuple(
+                    TrialRecord(rate, run.name, _finite(final_loss(path / run.name)))
                     for rate, run in trials(sweep, combination).items()
                     if combination.name in rates
-                ],
-                "rate": rates.get(combination.name) if sweep.select else combination.job.training.rate,
-                "runs": [{"seed": seed, "path": run.name} for seed, run in runs(sweep, combination, None).items()],
-            }
+                ),
+                rate=rates.get(combination.name) if sweep.select else combination.job.training.rate,
+                runs=tuple(SeedRecord(seed, run.name) for seed, run in runs(sweep, combination, None).items()),
+            )
             for combination in wanted
-        ],
-    }
+        ),
+    )
 
 
 def ended(path: Path, run: SweepRun) -> bool:
@@ -264,10 +265,10 @@ def ended(path: Path, run: SweepRun) -> bool:
     Raises:
         RunError: the directory holds a run of another job.
     """
-    if not (path / "job.toml").exists():
+    if not holds_run(path):
         return False
     before, now = stored_job(path), run.stored.as_table()
-    if more_rounds(before, now):  # a trial that goes on as a run
+    if has_more_rounds(before, now):  # a trial that goes on as a run
         return False
     free = FREE if path.parent.name == "trials" else ()
     changed = [line for line in differences(before, now) if not line.startswith(free)]
@@ -276,25 +277,15 @@ def ended(path: Path, run: SweepRun) -> bool:
             f"{path} was run with other settings; choose another directory for this sweep, or remove that run. "
             "It differs in:\n  " + "\n  ".join(changed)
         )
-    return result(path).get("status") in ENDED
-
-
-def result(path: Path) -> dict[str, Any]:
-    """Read how a run ended; nothing if it has not."""
-    file = path / "result.json"
-    try:
-        result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file}: damaged: {error}") from error
-    if not isinstance(result, dict):
-        raise RunError(f"{file}: damaged: it is no table")
-    return result
+    outcome = read_outcome(path)
+    return outcome is not None and outcome.status in ENDED
 
 
 def final_loss(path: Path) -> float:
     """Return the training loss a run ended with; infinite if it diverged."""
-    history = read_history(path / "history.jsonl")
-    return history[-1].train["loss"] if result(path).get("status") == "finished" and history else inf
+    outcome = read_outcome(path)
+    history = read_history(path) if outcome and outcome.status == "finished" else []
+    return history[-1].train["loss"] if history else inf
 
 
 def _finite(value: float) -> float | None:

@@ -26,8 +26,8 @@ from tdcd.errors import DivergedError, TdcdError
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, parse_job
 from tdcd.experiments.run import JobObserver, run_variant
-from tdcd.training.directory import wait_until_free
-from tdcd.training.result import Evaluation
+from tdcd.runs.records import Evaluation
+from tdcd.runs.store import wait_until_free
 
 EVERY = 0.3
 """Seconds between two words of progress."""

@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tdcd.core.ledger import Traffic
 from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
-from tdcd.reports.files import RunFiles
 from tdcd.reports.findings import claims, describe_win, time_to, winners
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
 from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
+from tdcd.runs.reader import RunRecord
+from tdcd.runs.records import Evaluation
 
 Drawn = tuple[Picture | Bars, str]
 """A figure and its SVG."""
+PARTS = ("train", "validation", "test")
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
 
@@ -41,7 +44,7 @@ def write_study(study: Study, directory: Path | str) -> Path:
     return page
 
 
-def write_run_extras(run: RunFiles, metric: str | None = None) -> None:
+def write_run_extras(run: RunRecord, metric: str | None = None) -> None:
     """Write a run's figures, its history and the ledger of its rounds into its folder ``report``."""
     ledger = (
         {"round": number, **{way: getattr(sent, way) for way in WAYS}}
@@ -81,7 +84,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         for panel, own in drawn
         for target in [study.target(panel)]
     ]
-    first = max((run for run in study.runs if run.history), key=lambda run: len(run.federation["silos"]))
+    first = max((run for run in study.runs if run.history), key=lambda run: len(run.federation.silos))
     return fill(
         "study.html",
         title=study.title,
@@ -111,7 +114,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
 
 def _every(study: Study) -> int:
     """Return the most local steps between two evaluations."""
-    parts = [line["iteration"] for run in study.runs for line in run.history[1:2]]
+    parts = [line.iteration for run in study.runs for line in run.history[1:2]]
     return max(parts, default=0)
 
 
@@ -122,9 +125,9 @@ def _cards(study: Study) -> Iterator[tuple[str, str]]:
     if means:
         best = study.measure.best(means.values())
         yield f"{study.measure.label}, {next(name for name in means if means[name] == best)}", number(best)
-    yield "computing time", duration(sum(run.history[-1]["seconds"] for run in study.runs if run.history))
-    yield "training samples", f"{study.runs[0].federation['samples']:,}"
-    yield "test samples", f"{study.runs[0].federation['test_samples']:,}"
+    yield "computing time", duration(sum(run.history[-1].seconds for run in study.runs if run.history))
+    yield "training samples", f"{study.runs[0].federation.samples:,}"
+    yield "test samples", f"{study.runs[0].federation.test_samples:,}"
 
 
 def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
@@ -207,8 +210,8 @@ def _results(study: Study, panel: Panel) -> Table:
             spread(line.finals(LOSS)),
             spread(line.finals(study.measure)),
             spread(line.bests(study.measure)),
-            f"{max((run.history[-1]['round'] for run in line.visible_runs), default=0):,}",
-            duration(mean([run.history[-1]["seconds"] for run in line.visible_runs])) if line.visible_runs else "–",
+            f"{max((run.history[-1].round for run in line.visible_runs), default=0):,}",
+            duration(mean([run.history[-1].seconds for run in line.visible_runs])) if line.visible_runs else "–",
         ]
         rows.append((name, cells))
     return header, rows
@@ -226,9 +229,9 @@ def _times(study: Study, panel: Panel, target: float) -> Table:
             continue
         places = line.reached(study.measure, target)
         there = [run.history[place] for run, place in zip(line.visible_runs, places, strict=True) if place is not None]
-        cells = [_range([entry[fact] for entry in there]) for fact in ("iteration", "round")]
+        cells = [_range([entry.iteration for entry in there]), _range([entry.round for entry in there])]
         cells += [_range(own) for own in spent if own]
-        sent = mean([sum(entry["traffic"].values()) for entry in there])
+        sent = mean([entry.traffic.total for entry in there])
         rows.append((line.label, [*cells, "–" if line.visible_runs[0].in_one_place else size(sent)]))
     return header, rows
 
@@ -249,8 +252,8 @@ def _traffic(panel: Panel) -> Table:
     rows = []
     for line in (*panel.lines, *panel.baselines):
         sent = line.traffic()
-        rounds = max((run.history[-1]["round"] for run in line.visible_runs), default=0)
-        if rounds and sum(sent.values()):
+        rounds = max((run.history[-1].round for run in line.visible_runs), default=0)
+        if rounds and any(sent.values()):
             rows.append((line.label, [*(size(sent[way] / rounds) for way in WAYS), size(sum(sent.values()))]))
     return header, rows
 
@@ -272,11 +275,11 @@ def _summary(study: Study) -> Iterator[dict[str, Any]]:
     for line in study.lines:
         for run in line.runs:
             if run.history:
-                status = {"status": run.result.get("status", "under way")}
+                status = {"status": run.status}
                 yield _evaluation(_facts(study, line, run) | status, run, run.final)
 
 
-def _facts(study: Study, line: Line, run: RunFiles) -> dict[str, Any]:
+def _facts(study: Study, line: Line, run: RunRecord) -> dict[str, Any]:
     """Return what tells a row of a CSV file from others."""
     own = {"line", "variant", "seed", "rate", "status", "round", "iteration", *WAYS}
     values = {
@@ -295,15 +298,19 @@ def _evaluations(study: Study) -> Iterator[dict[str, Any]]:
                 yield _evaluation(facts, run, entry) | {f"time_at_t_comm_{t:g}": priced[t][index] for t in priced}
 
 
-def _evaluation(facts: Mapping[str, Any], run: RunFiles, line: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation(facts: Mapping[str, Any], run: RunRecord, line: Evaluation) -> dict[str, Any]:
     """Return one row of a CSV file."""
-    sent = dict.fromkeys(WAYS, 0) if run.in_one_place else line["traffic"]
+    sent = Traffic() if run.in_one_place else line.traffic
     return {
         **facts,
-        "round": line["round"],
-        "iteration": line["iteration"],
-        **{f"{part}_{name}": value for part in ("train", "validation", "test") for name, value in line[part].items()},
-        **{way: sent[way] for way in WAYS},
+        "round": line.round,
+        "iteration": line.iteration,
+        **{
+            f"{part}_{name}": value
+            for part in ("train", "validation", "test")
+            for name, value in line.measures(part).items()
+        },
+        **{way: getattr(sent, way) for way in WAYS},
     }
 
 

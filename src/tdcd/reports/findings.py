@@ -182,7 +182,7 @@ def claims(study: Study) -> list[Claim]:
 
 def _converge(lines: Sequence[Line]) -> Claim:
     runs = [run for line in lines for run in line.visible_runs]
-    falls = [(run.history[0]["train"]["loss"], run.final["train"]["loss"]) for run in runs]
+    falls = [(run.history[0].train["loss"], run.final.train["loss"]) for run in runs]
     down = sum(last < first for first, last in falls)
     total = len(falls) + sum(line.diverged for line in lines)
     words = f"{down} of {total} runs end with a lower training loss than they began with"
@@ -260,10 +260,10 @@ def _where(line: Line, what: str) -> str:
 
 def _size(line: Line, what: str) -> int:
     """Return Q, K or N."""
-    silos = line.runs[0].federation["silos"]
+    silos = line.runs[0].federation.silos
     if what == "Q":
         return line.steps
-    return len(silos) if what == "N" else max(len(silo["clients"]) for silo in silos)
+    return len(silos) if what == "N" else max(len(silo.clients) for silo in silos)
 
 
 def _rising(losses: Sequence[dict[int, float]]) -> Verdict:

@@ -13,10 +13,11 @@ from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
-from tdcd.reports.files import RunFiles, read_run, variant_of
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import WAYS, Table, duration, format_setting, label, metric_of, number, size, speak, time
+from tdcd.runs.reader import RunRecord, read_run
+from tdcd.runs.records import SiloRecord
 
 
 def write_report(
@@ -30,7 +31,7 @@ def write_report(
         t_comm: Latencies to tell the run's time for.
         costs: What else takes time; default: as in the paper.
     """
-    files = read_run(Path(run), variant_of(Path(run)))
+    files = read_run(run)
     check_speeds(costs or Costs(), [files])
     page = files.path / "report.html"
     try:
@@ -49,7 +50,7 @@ def forget_extras(directory: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Costs) -> str:
+def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: Costs) -> str:
     """Return the page."""
     metric = _metric(run, metric)
     runs = {speak(run.variant): run, **run.baselines}
@@ -57,13 +58,13 @@ def render(run: RunFiles, metric: str | None, t_comm: Sequence[float], costs: Co
         "run.html",
         title=run.job.get("name", "run"),
         run=run,
-        status=run.result.get("status", "under way"),
+        status=run.status,
         cards=list(_cards(run, metric)),
         figures=[Markup(picture.svg()) for picture in pictures(run, metric)],  # noqa: S704
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
-        untold=bool(run.history) and not run.history[-1]["train"],
+        untold=bool(run.history) and not run.history[-1].train,
         settings=[(key, format_setting(value)) for key, value in flat(run.job)],
         **who(run),
     )
@@ -74,34 +75,34 @@ def fill(template: str, **values: Any) -> str:
     return Environment(loader=PackageLoader("tdcd.reports"), autoescape=True).get_template(template).render(**values)
 
 
-def who(run: RunFiles) -> dict[str, Any]:
+def who(run: RunRecord) -> dict[str, Any]:
     """Return what the parts of a page about participants and the machine need."""
-    silos = run.federation["silos"]
+    silos = run.federation.silos
     label_holder = run.label_silo if run.sharing != "shared" and not run.in_one_place else None
     return {
         "topology": Markup(topology(silos, label_holder)),  # noqa: S704
         "label_holder": label_holder,
-        "unseen": any(len(silo["clients"]) > SHOWN for silo in silos),
+        "unseen": any(len(silo.clients) > SHOWN for silo in silos),
         "silos": [_silo(silo) for silo in silos],
         "session": run.sessions[0],
         "resumed": len(run.sessions) - 1,
     }
 
 
-def _metric(run: RunFiles, wanted: str | None) -> str:
+def _metric(run: RunRecord, wanted: str | None) -> str:
     """Return the test metric to draw; none if there were no test samples."""
-    test = run.history[-1]["test"] if run.history else {}
+    test = run.history[-1].test if run.history else {}
     if wanted and wanted not in test:
         raise RunError(f"metric: '{wanted}' was not measured on the test samples{nearest(wanted, test)}")
-    return wanted or (metric_of(run.federation["loss"], test) if test else "")
+    return wanted or (metric_of(run.federation.loss, test) if test else "")
 
 
-def pictures(run: RunFiles, metric: str | None = None) -> Iterator[Picture]:
+def pictures(run: RunRecord, metric: str | None = None) -> Iterator[Picture]:
     """Yield the figures of a run."""
     if not run.history:
         return
     metric = _metric(run, metric)
-    sets = [part for part in ("train", "validation", "test") if run.history[0][part]]
+    sets = [part for part in ("train", "validation", "test") if run.history[0].measures(part)]
     if not sets:  # a hub that is not told
         return
     losses = [_curve(part, run, part, "loss") for part in sets]
@@ -113,44 +114,44 @@ def pictures(run: RunFiles, metric: str | None = None) -> Iterator[Picture]:
         yield Picture("metric", "", "local steps", f"test {label(metric)}", shown)
 
 
-def _cards(run: RunFiles, metric: str) -> Iterator[tuple[str, str]]:
+def _cards(run: RunRecord, metric: str) -> Iterator[tuple[str, str]]:
     if run.history:
         last = run.final
         if metric:
-            yield f"test {label(metric)}", number(last["test"][metric])
-        if last["train"]:
-            yield "training loss", number(last["train"]["loss"])
-        yield "rounds", f"{last['round']:,}"
-        yield "local steps", f"{last['iteration']:,}"
-        yield "time", duration(last["seconds"])
+            yield f"test {label(metric)}", number(last.test[metric])
+        if last.train:
+            yield "training loss", number(last.train["loss"])
+        yield "rounds", f"{last.round:,}"
+        yield "local steps", f"{last.iteration:,}"
+        yield "time", duration(last.seconds)
         if not run.in_one_place:
-            yield "sent in all", size(sum(run.history[-1]["traffic"].values()))
-    yield "silos", str(len(run.federation["silos"]))
-    yield "clients", f"{sum(len(silo['clients']) for silo in run.federation['silos']):,}"
-    yield "samples", f"{run.federation['samples']:,}"
+            yield "sent in all", size(run.history[-1].traffic.total)
+    yield "silos", str(len(run.federation.silos))
+    yield "clients", f"{sum(len(silo.clients) for silo in run.federation.silos):,}"
+    yield "samples", f"{run.federation.samples:,}"
 
 
-def _curve(name: str, run: RunFiles, part: str, measure: str) -> Curve:
-    points = [(line["iteration"], line[part][measure]) for line in run.history if measure in line[part]]
+def _curve(name: str, run: RunRecord, part: str, measure: str) -> Curve:
+    points = [(line.iteration, line.measures(part)[measure]) for line in run.history if measure in line.measures(part)]
     return Curve(name, [x for x, _ in points], [y for _, y in points])
 
 
-def _results(runs: Mapping[str, RunFiles], metric: str) -> Table:
+def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:
     """Return the table of final measures."""
-    finals = {name: run.final for name, run in runs.items() if run.history and run.final["train"]}
+    finals = {name: run.final for name, run in runs.items() if run.history and run.final.train}
     if not finals:
         return [], []
-    names = list(next(iter(finals.values()))["test"])
-    validated = [metric] if metric and any(metric in final["validation"] for final in finals.values()) else []
+    names = list(next(iter(finals.values())).test)
+    validated = [metric] if metric and any(metric in final.validation for final in finals.values()) else []
     header = ["training loss", *(f"validation {label(name)}" for name in validated)]
     header += [f"test {label(name)}" for name in names]
     rows = [
         (
             who,
             [
-                number(final["train"]["loss"]),
-                *(number(final["validation"].get(name)) for name in validated),
-                *(number(final["test"].get(name)) for name in names),
+                number(final.train["loss"]),
+                *(number(final.validation.get(name)) for name in validated),
+                *(number(final.test.get(name)) for name in names),
             ],
         )
         for who, final in finals.items()
@@ -158,12 +159,12 @@ def _results(runs: Mapping[str, RunFiles], metric: str) -> Table:
     return header, rows
 
 
-def _costs(runs: Mapping[str, RunFiles], t_comm: Sequence[float], costs: Costs) -> Table:
+def _costs(runs: Mapping[str, RunRecord], t_comm: Sequence[float], costs: Costs) -> Table:
     """Return the table of bytes and simulated times."""
     rows = []
     for name, run in runs.items():
-        if run.history and run.history[-1]["round"]:
-            sent = ["–" if run.in_one_place else size(run.history[-1]["traffic"][way]) for way in WAYS]
+        if run.history and run.history[-1].round:
+            sent = ["–" if run.in_one_place else size(getattr(run.history[-1].traffic, way)) for way in WAYS]
             rows.append((name, [*sent, *(time(times(run, costs.at(t))[-1]) for t in t_comm)]))
     return _prices(t_comm), rows
 
@@ -172,12 +173,12 @@ def _prices(t_comm: Sequence[float]) -> list[str]:
     return [*WAYS.values(), *(f"time at t_comm {t:g}" for t in t_comm)]
 
 
-def _privacy(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> Table:
+def _privacy(run: RunRecord, t_comm: Sequence[float], costs: Costs) -> Table:
     """Return the table of what the run would send and take if its labels were shared, or kept in their silo."""
-    others = {silo["name"] for silo in run.federation["silos"] if silo["features"]} - {run.label_silo}
+    others = {silo.name for silo in run.federation.silos if silo.features} - {run.label_silo}
     if run.label_silo is None or run.in_one_place or not run.history or not others:
         return [], []
-    if run.federation.get("peers"):  # one hub does not know who holds what elsewhere
+    if run.federation.peers:  # one hub does not know who holds what elsewhere
         return [], []
     rows = []
     ways: tuple[Sharing, ...] = ("shared", "stale", "exact")
@@ -189,14 +190,14 @@ def _privacy(run: RunFiles, t_comm: Sequence[float], costs: Costs) -> Table:
     return _prices(t_comm), rows
 
 
-def _silo(silo: Mapping[str, Any]) -> dict[str, str]:
-    rows = [client["rows"] for client in silo["clients"]]
+def _silo(silo: SiloRecord) -> dict[str, str]:
+    rows = [client.rows for client in silo.clients]
     return {
-        "name": silo["name"],
-        "row": " × ".join(map(str, silo["row_shape"])) if silo["features"] else "–",
+        "name": silo.name,
+        "row": " × ".join(map(str, silo.row_shape)) if silo.features else "–",
         "clients": f"{len(rows):,}",
         "rows": f"{min(rows):,}" if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}",
-        "network": silo["network"],
-        "parameters": f"{silo['parameters']:,}",
-        "compute": silo["compute"],
+        "network": silo.network,
+        "parameters": f"{silo.parameters:,}",
+        "compute": silo.compute,
     }

@@ -1,6 +1,5 @@
 """Several runs seen together: the lines of a sweep, or runs that somebody lists."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite, log10
@@ -12,10 +11,12 @@ import numpy.typing as npt
 
 from tdcd.costs import T_COMM, Costs
 from tdcd.errors import JobError, RunError, join_names
-from tdcd.files import check_run, flat
-from tdcd.reports.files import RunFiles, read_run, variant_of
+from tdcd.files import flat
 from tdcd.reports.pricing import check_speeds, times
 from tdcd.reports.words import WAYS, label, mean, metric_of, speak
+from tdcd.runs.layout import holds_run, holds_sweep
+from tdcd.runs.reader import RunRecord, read_run, read_sweep
+from tdcd.runs.records import Evaluation, SweepRecord
 
 Array = npt.NDArray[np.float64]
 LOWER = {"loss", "mse"}
@@ -41,12 +42,11 @@ class Measure:
         part = "training" if self.part == "train" else self.part
         return f"{part} {label(self.name)}"
 
-    def of(self, line: Mapping[str, Any]) -> float | None:
+    def of(self, line: Evaluation) -> float | None:
         """Return it as an evaluation has it; nothing if it was undefined there."""
-        value: float | None = line[self.part].get(self.name)
-        return value
+        return line.measures(self.part).get(self.name)
 
-    def good(self, line: Mapping[str, Any], target: float) -> bool:
+    def good(self, line: Evaluation, target: float) -> bool:
         """Tell whether an evaluation is at least as good as a target."""
         value = self.of(line)
         return value is not None and (value <= target if self.lower else value >= target)
@@ -78,7 +78,7 @@ class Line:
     """"federation", "central", "one-tier" or "SILO alone"."""
     values: Mapping[str, Any]
     """What it varies, by the names that figures use."""
-    runs: tuple[RunFiles, ...]
+    runs: tuple[RunRecord, ...]
     """Those that have begun; none where every rate diverged."""
     rate: float | None = None
     tried: Mapping[float, float | None] | None = None
@@ -91,14 +91,14 @@ class Line:
         return ", ".join([*words, *(setting(axis, value) for axis, value in self.values.items())]) or self.label
 
     @property
-    def visible_runs(self) -> tuple[RunFiles, ...]:
+    def visible_runs(self) -> tuple[RunRecord, ...]:
         """The runs that have been evaluated and did not diverge: means are over these."""
-        return tuple(run for run in self.runs if run.history and run.result.get("status") != "diverged")
+        return tuple(run for run in self.runs if run.history and run.status != "diverged")
 
     @property
     def diverged(self) -> int:
         """How many of its runs diverged."""
-        return sum(run.result.get("status") == "diverged" for run in self.runs)
+        return sum(run.status == "diverged" for run in self.runs)
 
     @property
     def steps(self) -> int:
@@ -114,11 +114,11 @@ class Line:
         if not runs:
             nothing = np.empty(0)
             return Band(nothing, nothing, nothing, nothing)
-        under_way = [len(run.history) for run in runs if not run.result]
+        under_way = [len(run.history) for run in runs if not run.outcome]
         length = min(under_way) if under_way else max(len(run.history) for run in runs)
         longest = max(runs, key=lambda run: len(run.history))
         if costs is None:
-            x = np.array([line["iteration"] for line in longest.history[:length]], dtype=np.float64)
+            x = np.array([line.iteration for line in longest.history[:length]], dtype=np.float64)
         else:
             equal = [run for run in runs if len(run.history) >= length]
             x = np.array([times(run, costs)[:length] for run in equal]).mean(0)
@@ -161,7 +161,7 @@ class Line:
         """Return the bytes that a run sent by direction, the mean over seeds; nothing is sent in one place."""
         if not self.visible_runs or self.visible_runs[0].in_one_place:
             return dict.fromkeys(WAYS, 0.0)
-        return {way: mean([run.history[-1]["traffic"][way] for run in self.visible_runs]) for way in WAYS}
+        return {way: mean([getattr(run.history[-1].traffic, way) for run in self.visible_runs]) for way in WAYS}
 
 
 @dataclass(frozen=True)
@@ -221,14 +221,14 @@ class Study:
         return line.full if self.sweep else line.label
 
     @property
-    def runs(self) -> tuple[RunFiles, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         """Every run once."""
         return tuple({run.path: run for line in self.lines for run in line.runs}.values())
 
     @property
     def status(self) -> str:
         """Tell in a word how far it is."""
-        ended = sum(run.result.get("status") in ("finished", "diverged") for run in self.runs)
+        ended = sum(run.status in ("finished", "diverged") for run in self.runs)
         return "finished" if ended >= self.planned else f"{ended} of {self.planned} runs"
 
     def target(self, panel: Panel) -> float | None:
@@ -244,11 +244,6 @@ class Study:
         known = [value for value in parts if value is not None]
         easiest = max if self.measure.lower else min
         return easiest(known) if known and len(known) == len(parts) else None
-
-
-def is_sweep(path: Path) -> bool:
-    """Tell whether a directory is that of a sweep."""
-    return (path / "sweep.json").exists()
 
 
 def read_study(
@@ -281,25 +276,26 @@ def _read_study(
     target: float | None,
     costs: Costs | None,
 ) -> Study:
-    if len(paths) == 1 and is_sweep(paths[0]):
-        plan = _plan(paths[0])
-        sweep, picture = plan["sweep"], plan["sweep"]["report"]
+    if len(paths) == 1 and holds_sweep(paths[0]):
+        plan = read_sweep(paths[0])
+        sweep, picture = plan.sweep, plan.sweep["report"]
         grid, alone = _lines(paths[0], plan)
-        panels = _panels(grid, alone, plan["lines"])
-        planned = len({run["path"] for c in plan["combinations"] if not _hopeless(c) for run in c["runs"]})
-        name, title, varied = sweep["name"], sweep["title"], plan["lines"]
+        panels = _panels(grid, alone, plan.lines)
+        planned = len(
+            {run.path for combination in plan.combinations if not combination.hopeless for run in combination.runs}
+        )
+        name, title, varied = sweep["name"], sweep["title"], plan.lines
         stored = Costs.model_validate(sweep["costs"])
     else:
         grid, sweep, picture, varied, stored = [], {}, {}, "run", Costs()
         for path in paths:
-            if is_sweep(path):
-                federated, alone = _lines(path, _plan(path))
+            if holds_sweep(path):
+                federated, alone = _lines(path, read_sweep(path))
                 grid += [
                     replace(line, label=f"{_distinct(path, paths)}: {line.label}") for line in (*federated, *alone)
                 ]
             else:
-                check_run(path)
-                run = read_run(path, variant_of(path))
+                run = read_run(path)
                 rate = run.job["training"]["rate"]
                 grid.append(Line(_distinct(path, paths), run.variant, {}, (run,), rate))
         panels, planned = (Panel("", tuple(grid), ()),), sum(len(line.runs) for line in grid)
@@ -326,34 +322,20 @@ def _read_study(
     )
 
 
-def _plan(path: Path) -> Mapping[str, Any]:
-    file = path / "sweep.json"
-    try:
-        plan: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file}: damaged: {error}") from error
-    return plan
-
-
-def _lines(path: Path, plan: Mapping[str, Any]) -> tuple[list[Line], list[Line]]:
+def _lines(path: Path, plan: SweepRecord) -> tuple[list[Line], list[Line]]:
     """Return the lines of a sweep's grid and those of its baselines, as far as they have begun."""
     grid: list[Line] = []
     baselines: list[Line] = []
-    for text in plan["combinations"]:
-        places = [path / run["path"] for run in text["runs"]]
-        runs = tuple(read_run(p, text["variant"]) for p in places if (p / "job.toml").exists())
-        if not runs and not _hopeless(text):
+    for record in plan.combinations:
+        places = [path / run.path for run in record.runs]
+        runs = tuple(read_run(place, record.variant) for place in places if holds_run(place))
+        if not runs and not record.hopeless:
             continue
-        tried = {trial["rate"]: trial["loss"] for trial in text["trials"]} or None
-        line = Line("", text["variant"], text["values"], runs, text["rate"], tried)
+        tried = {trial.rate: trial.loss for trial in record.trials} or None
+        line = Line("", record.variant, record.values, runs, record.rate, tried)
         line = replace(line, label=line.full or "federation")
-        (grid if text["variant"] == "federation" else baselines).append(line)
+        (grid if record.variant == "federation" else baselines).append(line)
     return grid, baselines
-
-
-def _hopeless(combination: Mapping[str, Any]) -> bool:
-    """Tell whether every rate of a combination diverged, so that it has no runs."""
-    return bool(combination["trials"]) and combination["rate"] is None
 
 
 def _panels(grid: Sequence[Line], baselines: Sequence[Line], varied: str) -> tuple[Panel, ...]:
@@ -386,13 +368,13 @@ def setting(axis: str, value: Any) -> str:
     return str(value) if axis == "case" else f"{axis} = {_short(value)}"
 
 
-def _measure(metric: str | None, runs: Sequence[RunFiles]) -> Measure:
+def _measure(metric: str | None, runs: Sequence[RunRecord]) -> Measure:
     """Return what to compare runs by: a metric on the test samples, or else on what there is."""
     ended = [run.history[-1] for run in runs if run.history]
-    part = next((part for part in ("test", "validation") if all(line[part] for line in ended)), "train")
-    known = {name for line in ended for name in line[part]}
+    part = next((part for part in ("test", "validation") if all(line.measures(part) for line in ended)), "train")
+    known = {name for line in ended for name in line.measures(part)}
     if metric is None:
-        preferred = metric_of(runs[0].federation["loss"], known)
+        preferred = metric_of(runs[0].federation.loss, known)
         return Measure(part, preferred)
     if metric not in known:
         raise RunError(f"metric: '{metric}' was not measured; there is {join_names(sorted(known), 10)}")
@@ -418,7 +400,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _common(runs: Sequence[RunFiles]) -> dict[str, Any]:
+def _common(runs: Sequence[RunRecord]) -> dict[str, Any]:
     """Return the settings that all runs have in common."""
     settings = [dict(flat(run.job)) for run in runs]
     return {

@@ -1,9 +1,10 @@
 """The federation drawn as in the paper: hubs joined with each other, every hub with its clients around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from math import cos, pi, sin, sqrt
-from typing import Any
+
+from tdcd.runs.records import ClientRecord, SiloRecord
 
 SHOWN = 12
 """Clients drawn for a silo; a larger one is told in words."""
@@ -11,36 +12,36 @@ SHOWN = 12
 Point = tuple[float, float]
 
 
-def topology(silos: Sequence[Mapping[str, Any]], label_holder: str | None = None) -> str:
-    """Draw silos (as federation.json has them) as an ``<svg>`` element.
+def topology(silos: Sequence[SiloRecord], label_holder: str | None = None) -> str:
+    """Draw silos as an ``<svg>`` element.
 
     Where one keeps the labels, only its hub talks to the others.
     """
-    largest = max(client["rows"] for silo in silos for client in silo["clients"])
+    largest = max(client.rows for silo in silos for client in silo.clients)
     crowded = len(silos) > 7
     hubs = [_hub(index, len(silos)) for index in range(len(silos))]
     edges, dots, words = [], [], []
     points = [(x, y + 45) for x, y in hubs]
-    names = [silo["name"] for silo in silos]
+    names = [silo.name for silo in silos]
     for index, hub in enumerate(hubs):
         for number, other in enumerate(hubs[index + 1 :], start=index + 1):
             if label_holder is None or label_holder in (names[index], names[number]):
                 edges.append(_edge("peer", hub, other))
     for index, (silo, hub) in enumerate(zip(silos, hubs, strict=True)):
-        clients = silo["clients"][:SHOWN]
+        clients = silo.clients[:SHOWN]
         places = _fan(index, len(silos), len(clients), hub)
         points += places
         for place, client in zip(places, clients, strict=True):
             edges.append(_edge("spoke", hub, place))
-            dots.append(_dot("client", place, 4 + 7 * sqrt(client["rows"] / largest), _describe_client(client)))
-        dots.append(_dot("hub", hub, 15, silo["name"]))
-        count = len(silo["clients"])
+            dots.append(_dot("client", place, 4 + 7 * sqrt(client.rows / largest), _describe_client(client)))
+        dots.append(_dot("hub", hub, 15, silo.name))
+        count = len(silo.clients)
         if crowded:
-            words.append(_word("small", hub, 5, silo["name"]))
+            words.append(_word("small", hub, 5, silo.name))
         else:
             words.append(_word("small", hub, 46, f"{count} client{'s' if count != 1 else ''}"))
-            words.append(_word("", hub, 31, silo["name"]))
-    total = sum(len(silo["clients"]) for silo in silos)
+            words.append(_word("", hub, 31, silo.name))
+    total = sum(len(silo.clients) for silo in silos)
     text = f"{len(silos)} hubs joined with each other, {total} clients around them"
     return (
         f'<svg class="topology" viewBox="{_box(points)}" role="img" aria-label="{text}">'
@@ -92,5 +93,5 @@ def _word(kind: str, place: Point, below: float, text: str) -> str:
     return f'<text class="{kind}" x="{place[0]:.1f}" y="{place[1] + below:.1f}">{escape(text)}</text>'
 
 
-def _describe_client(client: Mapping[str, Any]) -> str:
-    return f"{client['name']}: {client['rows']} rows"
+def _describe_client(client: ClientRecord) -> str:
+    return f"{client.name}: {client.rows} rows"

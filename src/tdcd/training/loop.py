@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import Any
+from typing import Literal
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
@@ -13,8 +13,9 @@ from tdcd.core.state import SiloState, States
 from tdcd.data.splits import Part
 from tdcd.engines.base import Engine, Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
-from tdcd.training.directory import BEST, Checkpoint, Kept, RunDirectory
-from tdcd.training.result import Evaluation
+from tdcd.runs.layout import BEST, CHECKPOINT
+from tdcd.runs.records import Evaluation, FederationRecord, Outcome
+from tdcd.runs.store import Checkpoint, RunDirectory, Selected
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
 
@@ -64,7 +65,7 @@ class Loop:
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""
     history: list[Evaluation] = field(default_factory=list)
-    best: Kept | None = None
+    best: Selected | None = None
     """The weights with the lowest validation loss so far, where they are to be kept."""
     alone: bool = False
     """Whether this is a hub that has come to the end before, and ends without having met the others again."""
@@ -85,7 +86,7 @@ class Loop:
     def _begin(self) -> State:
         return State(0, {silo: SiloState(block) for silo, block in self.first().items()})
 
-    def begin(self, description: Mapping[str, Any]) -> None:
+    def begin(self, description: FederationRecord) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
         try:
@@ -123,7 +124,7 @@ class Loop:
                         if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
                             self._save()
                         self.observer.advanced(done)
-                    confirmed = self.engine.conclude(self.state.done, self._kept()[0])
+                    confirmed = self.engine.conclude(self.state.done, self._selected()[0])
                     break
                 except RewoundError:
                     self._rewind()
@@ -137,7 +138,7 @@ class Loop:
                 self._finish("diverged")
             raise
         self._finish("finished", confirmed=confirmed)
-        return self._kept()
+        return self._selected()
 
     def _take_up(self, start: int, *, again: bool = True) -> None:
         """Go on after some round, of which there is a checkpoint, or which is the beginning.
@@ -153,7 +154,7 @@ class Loop:
             changed += sorted(set(checkpoint.inputs) - set(self.inputs))
             if changed:
                 raise RunError(f"{where}: not what it was started with: {join_names(changed)}; start a new run")
-            file = str(where / "checkpoint.safetensors")
+            file = str(where / CHECKPOINT)
             states = self._fit(checkpoint, file)
             check_finite({silo: state.weights for silo, state in states.items()}, self.networks, f"{file}: ")
             self.state = State(checkpoint.round, states, checkpoint.traffic)
@@ -168,10 +169,10 @@ class Loop:
         self.best = self._best_so_far()
         self.directory.forget_bests({self.best.round} if self.best else set())
 
-    def _best_so_far(self) -> Kept | None:
+    def _best_so_far(self) -> Selected | None:
         """Return the best weights that the history tells of."""
         assert self.directory  # noqa: S101
-        rounds = [line.round for line in self.history if line.better] if self.settings.keep == "best" else []
+        rounds = [line.round for line in self.history if line.better] if self.settings.select == "best" else []
         if not rounds:
             return None
         best = self.directory.load_best(rounds[-1])
@@ -182,9 +183,9 @@ class Loop:
                 f"{self.directory.path}: the weights of round {rounds[-1]}, the best so far, are missing (best*."
                 "safetensors); put them back, or start a new run"
             )
-        kept = Kept(self.state.done, self.state.weights)
-        self.directory.save_best(kept)
-        return kept
+        best = Selected(self.state.done, self.state.weights)
+        self.directory.save_best(best)
+        return best
 
     def _rewind(self) -> None:
         """Go back to the round that all parties agree on."""
@@ -193,7 +194,7 @@ class Loop:
         self.directory.rewrite(self.history)
         self.observer.started(self.state.done, self.settings.rounds, self.engine.compute_plan)
 
-    def _kept(self) -> tuple[int, Blocks]:
+    def _selected(self) -> tuple[int, Blocks]:
         return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.weights)
 
     def _stalled(self) -> bool:
@@ -246,8 +247,8 @@ class Loop:
         )
         if verdict == "diverged":
             raise self._diverged(self._trouble(measures) or "reported by the hub that holds the labels", done)
-        if self.settings.keep == "best" and result.better:
-            best = Kept(done, self.state.weights)
+        if self.settings.select == "best" and result.better:
+            best = Selected(done, self.state.weights)
             if self.directory:  # before its line in the history, which never tells of weights that are not there
                 self.directory.save_best(best)
             self.best = best
@@ -282,21 +283,21 @@ class Loop:
             checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs)
             self.directory.save(checkpoint)
 
-    def _finish(self, status: str, *, confirmed: bool = False) -> None:
+    def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:
         if self.directory:
-            kept, blocks = self._kept()
-            evaluated = [line for line in self.history if line.round <= kept]
-            summary = {
-                "status": status,
-                "confirmed": confirmed,
-                "round": self.state.done,
-                "rounds": self.settings.rounds,
-                "kept": kept,
-                "iteration": self.state.done * self.settings.local_steps,
-                "seconds": round(self._seconds(), 3),
-                "evaluated": evaluated[-1].as_dict() if evaluated else None,
-            }
-            self.directory.finish(summary, blocks)
+            selected, blocks = self._selected()
+            evaluated = [line for line in self.history if line.round <= selected]
+            outcome = Outcome(
+                status=status,
+                confirmed=confirmed,
+                round=self.state.done,
+                rounds=self.settings.rounds,
+                selected=selected,
+                iteration=self.state.done * self.settings.local_steps,
+                seconds=round(self._seconds(), 3),
+                evaluated=evaluated[-1] if evaluated else None,
+            )
+            self.directory.finish(outcome, blocks)
 
     def _diverged(self, what: str, number: int) -> DivergedError:
         if number == 0:

@@ -1,14 +1,12 @@
 """What a training gives back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from tdcd.compute.whole import embed_whole
-from tdcd.core.ledger import Traffic
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
 from tdcd.core.round import sum_embeddings
@@ -16,48 +14,9 @@ from tdcd.core.streams import borrow_stream
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, join_names
+from tdcd.runs.records import Evaluation
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A line of the history: how good the global model is after a round."""
-
-    round: int
-    """Communication rounds so far."""
-    iteration: int
-    """Local steps so far: round × Q."""
-    seconds: float
-    """Wall time of the training so far, over all its sessions."""
-    traffic: Traffic
-    """Bytes that the rounds so far have sent."""
-    train: Mapping[str, float]
-    """Loss and metrics on all training rows; empty at a hub that is not told."""
-    validation: Mapping[str, float] = field(default_factory=dict)
-    """Loss and metrics on all validation rows; empty without a validation set."""
-    test: Mapping[str, float] = field(default_factory=dict)
-    """Loss and metrics on all test rows; empty without a test set."""
-    better: bool = False
-    """Whether the validation loss is lower than ever before."""
-
-    @classmethod
-    def from_dict(cls, line: Mapping[str, Any]) -> "Evaluation":
-        """Read a line of history.jsonl back."""
-        return cls(
-            round=int(line["round"]),
-            iteration=int(line["iteration"]),
-            seconds=float(line["seconds"]),
-            traffic=Traffic(**{str(way): int(sent) for way, sent in line["traffic"].items()}),
-            train={str(name): float(value) for name, value in line["train"].items()},
-            validation={str(name): float(value) for name, value in line["validation"].items()},
-            test={str(name): float(value) for name, value in line["test"].items()},
-            better=bool(line["better"]),
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain dictionaries, as they stand in history.jsonl."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -68,7 +27,7 @@ class Result:
     networks: Mapping[str, Network]
     blocks: Blocks
     """The hubs' weights: after the last round, or those of the lowest validation loss."""
-    kept: int
+    selected: int
     """The round they are of."""
     history: tuple[Evaluation, ...]
     row_types: Mapping[str, torch.dtype]
@@ -77,7 +36,7 @@ class Result:
     @property
     def final(self) -> Evaluation:
         """The evaluation of these weights."""
-        return next((result for result in self.history if result.round == self.kept), self.history[-1])
+        return next((result for result in self.history if result.round == self.selected), self.history[-1])
 
     @property
     def objective(self) -> Objective:

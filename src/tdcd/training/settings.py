@@ -63,7 +63,7 @@ class Settings(Strict):
     """Draws the first weights and every mini-batch."""
     evaluate_every: Count = 10
     """Rounds between two evaluations on all training and test rows; the first and last are always evaluated."""
-    keep: Literal["last", "best"] = "last"
+    select: Literal["last", "best"] = "last"
     """Which weights a training ends with: those of the last round, or those of the lowest validation loss."""
     patience: Count | None = None
     """Stop after so many evaluations without a lower validation loss; default: never."""

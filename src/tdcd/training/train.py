@@ -17,7 +17,9 @@ from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.data.preparation import Preparation
 from tdcd.engines import Engine, LocalEngine, OracleEngine, Training
 from tdcd.errors import DataError, JobError, nearest
-from tdcd.training.directory import RunDirectory
+from tdcd.runs.layout import FEDERATED
+from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
+from tdcd.runs.store import RunDirectory
 from tdcd.training.labels import Labels
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.result import Result
@@ -44,6 +46,7 @@ def train(
     directory: Path | str | None = None,
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
+    variant: str = FEDERATED,
     observer: Observer | None = None,
 ) -> Result:
     """Train a federation.
@@ -64,6 +67,7 @@ def train(
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
+        variant: What of its job this is: "federation", or a baseline that it is compared with.
         observer: Is told of every round and evaluation.
 
     Raises:
@@ -86,13 +90,13 @@ def train(
             loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
             given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
             loop.inputs = _fingerprints(federation, setup, first, given_batches)
-            loop.begin(describe_federation(federation, setup, settings, computing))
-            loop.directory.keep_rosters(federation.rosters, given_batches)
+            loop.begin(describe_federation(federation, setup, settings, computing, variant))
+            loop.directory.save_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
-                loop.directory.attach(f"preparation/{silo}.json", made.to_json())
-        kept, blocks = loop.run()
+                loop.directory.save_preparation(silo, made.to_json())
+        selected, blocks = loop.run()
     types = {silo: rows.dtype for silo, rows in setup.train.features.items()}
-    return Result(settings, setup.networks, blocks, kept, tuple(loop.history), types)
+    return Result(settings, setup.networks, blocks, selected, tuple(loop.history), types)
 
 
 def _check_arguments(
@@ -118,8 +122,8 @@ def _check_arguments(
         optional = name in ("labels", "validation", "test", "observer")
         if not isinstance(value, kind) and not (optional and value is None):
             raise JobError(f"{name}: a {kind.__name__} is wanted, not {describe_value(value)}; {hint}")
-    if isinstance(settings, Settings) and validation is None and (settings.keep == "best" or settings.patience):
-        raise JobError('keep = "best" and patience need a validation set; in a job: data.validation_fraction = 0.1')
+    if isinstance(settings, Settings) and validation is None and (settings.select == "best" or settings.patience):
+        raise JobError('select = "best" and patience need a validation set; in a job: data.validation_fraction = 0.1')
     if directory is not None and not str(directory):
         raise JobError("directory: it is empty; name one, or leave it out to write nothing")
     if resume and directory is None:
@@ -128,18 +132,20 @@ def _check_arguments(
         raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
-def describe_federation(federation: Federation, setup: Setup, settings: Settings, engine: Engine) -> dict[str, Any]:
-    """Describe who takes part, for federation.json."""
-    return {
-        "samples": len(federation),
-        "validation_samples": len(setup.validation) if setup.validation else 0,
-        "test_samples": len(setup.test) if setup.test else 0,
-        "loss": settings.loss,
-        "classes": list(federation.classes),
-        "notes": list(federation.notes),
-        "embedding": setup.width,
-        "embedding_bytes": setup.width * settings.dtype.itemsize,
-        "silos": [
+def describe_federation(
+    federation: Federation, setup: Setup, settings: Settings, engine: Engine, variant: str
+) -> FederationRecord:
+    """Describe who takes part."""
+    return FederationRecord(
+        samples=len(federation),
+        validation_samples=len(setup.validation) if setup.validation else 0,
+        test_samples=len(setup.test) if setup.test else 0,
+        loss=settings.loss,
+        classes=federation.classes,
+        notes=federation.notes,
+        embedding=setup.width,
+        embedding_bytes=setup.width * settings.dtype.itemsize,
+        silos=tuple(
             describe_silo(
                 silo,
                 federation.rosters[silo],
@@ -150,8 +156,9 @@ def describe_federation(federation: Federation, setup: Setup, settings: Settings
                 preparation=federation.preparations.get(silo),
             )
             for silo in federation.silos
-        ],
-    }
+        ),
+        variant=variant,
+    )
 
 
 def describe_silo(
@@ -163,25 +170,25 @@ def describe_silo(
     network_description: str,
     compute: str,
     preparation: Preparation | None,
-) -> dict[str, Any]:
-    """Describe a silo, for federation.json; one that has labels only has no network."""
+) -> SiloRecord:
+    """Describe a silo; one that has labels only has no network."""
     block = dict(named_tensors(network.module)) if network else {}
-    return {
-        "name": silo,
-        "features": network is not None,
-        "row_shape": list(row_shape),
-        "network": network_description if network else "none, only labels",
-        "parameters": sum(p.numel() for p in network.module.parameters()) if network else 0,
-        "block_bytes": sum(tensor.nbytes for tensor in block.values()),
-        "compute": compute,
-        "columns": [
-            {"name": column.name, "holds": column.describe(), "inputs": len(column.outputs)}
+    return SiloRecord(
+        name=silo,
+        features=network is not None,
+        row_shape=tuple(row_shape),
+        network=network_description if network else "none, only labels",
+        parameters=sum(p.numel() for p in network.module.parameters()) if network else 0,
+        block_bytes=sum(tensor.nbytes for tensor in block.values()),
+        compute=compute,
+        columns=tuple(
+            ColumnRecord(column.name, column.describe(), len(column.outputs))
             for column in (preparation.columns if preparation else ())
-        ],
-        "clients": [
-            {"name": name, "rows": rows} for name, rows in sorted(zip(roster.clients, roster.counts(), strict=True))
-        ],
-    }
+        ),
+        clients=tuple(
+            ClientRecord(name, rows) for name, rows in sorted(zip(roster.clients, roster.counts(), strict=True))
+        ),
+    )
 
 
 def _engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> Engine:

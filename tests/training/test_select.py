@@ -38,21 +38,21 @@ def losses(result: tdcd.Result) -> list[float]:
 
 
 def test_the_best_weights_are_kept(tmp_path: Path) -> None:
-    last, best = run(), run(tmp_path / "run", keep="best")
+    last, best = run(), run(tmp_path / "run", select="best")
     assert losses(best) == losses(last)
     lowest = min(losses(best))
     assert lowest < losses(best)[-1]  # it did overfit
     assert best.final.validation["loss"] == lowest
-    assert best.kept == best.final.round < 40
-    assert last.kept == last.final.round == 40
+    assert best.selected == best.final.round < 40
+    assert last.selected == last.final.round == 40
     assert best.evaluate(HELD_OUT)["loss"] == pytest.approx(lowest, abs=1e-6)
     stored = tdcd.load_blocks(tmp_path / "run")
     assert all(torch.equal(stored[silo][name], t) for silo, block in best.blocks.items() for name, t in block.items())
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (summary["kept"], summary["round"]) == (best.kept, 40)
-    assert summary["evaluated"]["round"] == best.kept
-    again = run(tmp_path / "run", keep="best")
-    assert again.kept == best.kept
+    assert (summary["selected"], summary["round"]) == (best.selected, 40)
+    assert summary["evaluated"]["round"] == best.selected
+    again = run(tmp_path / "run", select="best")
+    assert again.selected == best.selected
     assert "validation" in tdcd.write_report(tmp_path / "run").read_text()
 
 
@@ -68,13 +68,13 @@ class Stop(tdcd.Observer):
 @pytest.mark.parametrize("patience", [None, 3])
 @pytest.mark.parametrize("after", [1, 5, 9, 13, 30])
 def test_a_resumed_run_keeps_the_same(tmp_path: Path, after: int, patience: int | None) -> None:
-    whole = run(tmp_path / "whole", keep="best", patience=patience)
+    whole = run(tmp_path / "whole", select="best", patience=patience)
     try:
-        run(tmp_path / "cut", keep="best", patience=patience, observer=Stop(after))
+        run(tmp_path / "cut", select="best", patience=patience, observer=Stop(after))
     except KeyboardInterrupt:
         (tmp_path / "cut" / "result.json").unlink()
-    resumed = run(tmp_path / "cut", keep="best", patience=patience)
-    assert resumed.kept == whole.kept
+    resumed = run(tmp_path / "cut", select="best", patience=patience)
+    assert resumed.selected == whole.selected
     assert losses(resumed) == losses(whole)
     assert all(
         torch.equal(whole.blocks[silo][name], t) for silo, block in resumed.blocks.items() for name, t in block.items()
@@ -92,7 +92,7 @@ def test_a_training_that_no_longer_gains_ends(tmp_path: Path) -> None:
     assert losses(again) == losses(early)
 
 
-@pytest.mark.parametrize("settings", [{"keep": "best"}, {"patience": 3}])
+@pytest.mark.parametrize("settings", [{"select": "best"}, {"patience": 3}])
 def test_both_need_a_validation_set(settings: dict[str, Any]) -> None:
-    with pytest.raises(tdcd.JobError, match='keep = "best" and patience need a validation set'):
+    with pytest.raises(tdcd.JobError, match='select = "best" and patience need a validation set'):
         run(validation=None, **settings)

@@ -6,27 +6,28 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from tdcd.runs.records import Session
 
 PACKAGES = ("tdcd", "torch", "numpy", "scikit-learn")
 
 
-def environment() -> dict[str, Any]:
+def describe_session() -> Session:
     """Describe this process: versions, machine, time and command."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "directory": str(Path.cwd()),
-        "import_path": [place for place in sys.path if place],
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
-        "system": platform.platform(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+    return Session(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        directory=str(Path.cwd()),
+        import_path=tuple(place for place in sys.path if place),
+        python=platform.python_version(),
+        packages={name: version(name) for name in PACKAGES},
+        system=platform.platform(),
+        processor=processor(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+    )
 
 
 def processor() -> str:

@@ -1,0 +1,51 @@
+"""The job that a run was started with, and whether another may go on with it."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tdcd.errors import RunError
+from tdcd.files import flat
+from tdcd.runs.layout import JOB, check_run
+from tdcd.runs.records import read_text
+
+
+def stored_job(path: Path) -> dict[str, Any]:
+    """Read the job of a run.
+
+    Raises:
+        RunError: there is no run, or its job is damaged.
+    """
+    check_run(path)
+    try:
+        return tomllib.loads(read_text(path / JOB))
+    except tomllib.TOMLDecodeError as error:
+        raise RunError(f"{path / JOB}: damaged: {error}") from error
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Name every setting that differs: ``training.rate: 0.1 there, 0.2 here``."""
+    before, after = dict(flat(old)), dict(flat(new))
+    return [
+        f"{key}: {before.get(key, 'not set')!s} there, {after.get(key, 'not set')!s} here"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key)
+    ]
+
+
+def has_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Tell whether a job is another with more rounds, which change nothing of the rounds before them."""
+    before, after = dict(flat(old)), dict(flat(new))
+    rounds = [int(job.pop("training.rounds", 0)) for job in (before, after)]
+    return before == after and rounds[0] < rounds[1] and after.get("training.schedule.kind") in ("constant", "step")
+
+
+def refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run of another job, unless it is the same with more rounds."""
+    changed = differences(old, new)
+    if changed and not has_more_rounds(old, new):
+        raise RunError(
+            f"{path} was started with another job, so going on would mix two trainings. "
+            f"It differs in:\n  " + "\n  ".join(changed)
+        )

@@ -1,0 +1,95 @@
+"""Where everything is in a run directory.
+
+job.toml                 the job with every default filled in; `tdcd train` takes it as it is
+environment.json         one entry a session: versions, machine, command, date
+federation.json          silos, clients, rows, networks
+rosters.safetensors      which client of each silo holds which sample; with it any run can be priced again
+history.jsonl            one evaluation a line
+checkpoint.safetensors   the state of all silos after some round: where `--resume` goes on
+earlier.safetensors      the checkpoint before that, at a hub
+best.safetensors         all blocks of the lowest validation loss, with select = "best"; best-ROUND: earlier ones
+blocks/SILO.safetensors  each hub's block at the end
+preparation/SILO.json    how its tables became numbers, where it has tables
+result.json              how it ended
+report.html              all of it to look at
+
+A baseline's run directory is inside that of the run it is compared with. A sweep's directory has sweep.json, its plan,
+and its runs in runs/ and trials/.
+"""
+
+from pathlib import Path
+from shlex import quote
+
+from tdcd.errors import RunError
+
+JOB = "job.toml"
+ENVIRONMENT = "environment.json"
+FEDERATION = "federation.json"
+ROSTERS = "rosters.safetensors"
+HISTORY = "history.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+EARLIER = "earlier.safetensors"
+BEST = "best.safetensors"
+BLOCKS = "blocks"
+PREPARATION = "preparation"
+RESULT = "result.json"
+REPORT = "report.html"
+LOCK = ".lock"
+SWEEP = "sweep.json"
+
+FEDERATED = "federation"
+"""The variant of a job that is the job itself; others are the baselines "central", "one-tier" and "SILO alone"."""
+
+
+def holds_run(path: Path) -> bool:
+    """Tell whether a directory is that of a run."""
+    return (path / JOB).exists()
+
+
+def holds_sweep(path: Path) -> bool:
+    """Tell whether a directory is that of a sweep."""
+    return (path / SWEEP).exists()
+
+
+def preparation_file(path: Path, silo: str) -> Path:
+    """Return where a silo's preparation is."""
+    return path / PREPARATION / f"{silo}.json"
+
+
+def variant_directory(path: Path, variant: str) -> Path:
+    """Return the directory of a variant of the job whose run is at ``path``."""
+    if variant == FEDERATED:
+        return path
+    return path / "alone" / variant.removesuffix(" alone") if variant.endswith(" alone") else path / variant
+
+
+def check_run(path: Path) -> None:
+    """Check that a directory is a run.
+
+    Raises:
+        RunError: it is not.
+    """
+    if holds_run(path):
+        return
+    if not path.exists():
+        raise RunError(f"{path}: no such directory")
+    if path.is_file():
+        raise RunError(f"{path} is a file; name the directory of a run")
+    if holds_sweep(path):
+        raise RunError(f"{path} is a sweep, not a run; its runs are in {path / 'runs'}")
+    inside = sorted(result.parent.name for result in path.glob(f"*/{JOB}"))
+    hint = f"; there are runs in it, such as {path / inside[0]}" if inside else ""
+    raise RunError(f"{path} is not a run: it has no {JOB}{hint}")
+
+
+def check_no_run(path: Path) -> None:
+    """Check that a directory is free for a new run.
+
+    Raises:
+        RunError: it holds one.
+    """
+    if holds_run(path):
+        raise RunError(
+            f"{path} already holds a run; go on with it (tdcd train --resume {quote(str(path))}, or resume=True in "
+            "Python), or choose another directory"
+        )

@@ -1,0 +1,237 @@
+"""The records in a run directory's files, one type each.
+
+``read_record`` and ``write_record`` alone know how they look in JSON. A job and a preparation are documents, which
+their owners validate.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from tdcd.core.ledger import Traffic
+from tdcd.errors import RunError
+from tdcd.files import write_atomically
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A line of the history: how good the global model is after a round."""
+
+    round: int
+    """Communication rounds so far."""
+    iteration: int
+    """Local steps so far: round × Q."""
+    seconds: float
+    """Wall time of the training so far, over all its sessions."""
+    traffic: Traffic
+    """Bytes that the rounds so far have sent."""
+    train: Mapping[str, float]
+    """Loss and metrics on all training rows; empty at a hub that does not receive them."""
+    validation: Mapping[str, float] = field(default_factory=dict)
+    """Loss and metrics on all validation rows; empty without a validation set."""
+    test: Mapping[str, float] = field(default_factory=dict)
+    """Loss and metrics on all test rows; empty without a test set."""
+    better: bool = False
+    """Whether the validation loss is lower than ever before."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain dictionaries, as they stand in history.jsonl."""
+        return asdict(self)
+
+    def measures(self, part: str) -> Mapping[str, float]:
+        """Return loss and metrics on "train", "validation" or "test"."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[part]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended: result.json."""
+
+    status: Literal["finished", "interrupted", "diverged"]
+    confirmed: bool
+    """Whether all hubs are known to have ended."""
+    round: int
+    rounds: int
+    selected: int
+    """The round whose weights are in the blocks."""
+    iteration: int
+    seconds: float
+    evaluated: Evaluation | None
+    """The evaluation of these weights."""
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """A client."""
+
+    name: str
+    rows: int
+    """Its training rows."""
+
+
+@dataclass(frozen=True)
+class ColumnRecord:
+    """A column of a silo's tables."""
+
+    name: str
+    holds: str
+    inputs: int
+    """Inputs of the network that it becomes."""
+
+
+@dataclass(frozen=True)
+class SiloRecord:
+    """A silo, its network and its clients."""
+
+    name: str
+    features: bool
+    """Whether it has features, and so a network."""
+    row_shape: tuple[int, ...]
+    network: str
+    parameters: int
+    block_bytes: int
+    compute: str
+    columns: tuple[ColumnRecord, ...]
+    clients: tuple[ClientRecord, ...]
+
+
+@dataclass(frozen=True)
+class FederationRecord:
+    """What was trained and who took part: federation.json."""
+
+    samples: int
+    validation_samples: int
+    test_samples: int
+    loss: str
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    embedding: int
+    """E."""
+    embedding_bytes: int
+    silos: tuple[SiloRecord, ...]
+    variant: str
+    """"federation", or the baseline that it is: "central", "one-tier" or "SILO alone"."""
+    peers: tuple[str, ...] = ()
+    """The other silos, in the run of one hub, which does not know their clients."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """The machine, software and command of one session: an entry of environment.json."""
+
+    date: str
+    command: str
+    directory: str
+    import_path: tuple[str, ...]
+    python: str
+    packages: Mapping[str, str]
+    system: str
+    processor: str
+    cores: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A short run of a sweep that tries a learning rate."""
+
+    rate: float
+    path: str
+    loss: float | None
+    """The training loss it ended with; none if it diverged."""
+
+
+@dataclass(frozen=True)
+class SeedRecord:
+    """A run of a sweep."""
+
+    seed: int
+    path: str
+
+
+@dataclass(frozen=True)
+class CombinationRecord:
+    """One combination of a sweep's grid, or one of its baselines."""
+
+    name: str
+    variant: str
+    values: Mapping[str, Any]
+    """What it varies, by the names that figures use."""
+    trials: tuple[TrialRecord, ...]
+    rate: float | None
+    runs: tuple[SeedRecord, ...]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every rate diverged, so that it has no runs."""
+        return bool(self.trials) and self.rate is None
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep's plan: sweep.json."""
+
+    sweep: Mapping[str, Any]
+    """The sweep file."""
+    lines: str
+    """The setting whose values are the lines of a figure."""
+    combinations: tuple[CombinationRecord, ...]
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def parse_record(text: str | bytes, kind: type[T], where: str) -> T:
+    """Read a record from JSON; ``where`` names it in errors.
+
+    Raises:
+        RunError: it is not one; names the key.
+    """
+    try:
+        if kind not in _ADAPTERS:  # making one takes longer than reading a file
+            _ADAPTERS[kind] = TypeAdapter(kind)
+        return cast(T, _ADAPTERS[kind].validate_json(text, strict=True))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise RunError(f"{where}: damaged: {key + ': ' if key else ''}{first['msg']}") from error
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """Read a file that holds one record.
+
+    Raises:
+        RunError: it is missing or damaged; names the file and the key.
+    """
+    return parse_record(read_text(path), kind, str(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a text file of a run.
+
+    Raises:
+        RunError: it is missing, or cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RunError(f"{path}: missing") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: damaged: {error}") from error
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Write a record, or a list of them, as indented JSON, atomically."""
+    value = [asdict(one) for one in record] if isinstance(record, list) else asdict(record)
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def history_line(evaluation: Evaluation) -> str:
+    """Return an evaluation as a line of the history."""
+    return json.dumps(evaluation.as_dict())
