@@ -10,7 +10,7 @@ from pathlib import Path
 import tdcd
 
 PACKAGE = Path(tdcd.__file__).parent
-BASE = {"errors", "files", "strict"}
+BASE = {"errors", "files", "memory", "strict"}
 BELOW: dict[str, set[str]] = {
     "core": {"errors"},
     "models": BASE | {"core"},

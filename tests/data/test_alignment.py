@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.data.alignment import Alignment, Keys, align, gather_facts, parts_from, read_keys, same_kind
-from tdcd.data.splits import Part
-from tdcd.data.tables import Table
-from tdcd.data.tablesettings import TableSettings
+from tdcd.data.holdout import Part
+from tdcd.data.tables.alignment import Alignment, Keys, align, gather_facts, parts_from, same_kind
+from tdcd.data.tables.client import ClientTable
+from tdcd.data.tables.reader import Table
+from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import DataError
 
 
@@ -39,7 +40,7 @@ def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int,
         with pytest.raises(DataError, match="no ID is in all silos"):
             align(record, {})
         return
-    alignment = align(record, {})
+    alignment = align(record, {})[0]
     assert alignment.ids.to_list() == common
     for silo, own in zip(record, ids, strict=True):
         shares = alignment.shares[silo]
@@ -47,7 +48,7 @@ def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int,
         assert sum(share.common for share in shares.values()) == len(common)
     shuffled = {silo: [Keys(k.table, k.ids.sample(fraction=1.0, shuffle=True, seed=1), {}) for k in own]
                 for silo, own in record.items()}  # fmt: skip
-    again = align(shuffled, {})
+    again = align(shuffled, {})[0]
     assert again.fingerprint == alignment.fingerprint
     assert again.shares == alignment.shares
     alignment.verify(shuffled, "it")
@@ -82,7 +83,7 @@ def test_the_file(tmp_path: Path) -> None:
         "bank": [keys("bank", "north", [9, 3, 5], y=["0", "1", "0"], part=["train", "test", "train"])],
         "insurer": [keys("insurer", "a", [5, 1]), keys("insurer", "b", [2, 9, 3])],
     }
-    alignment = align(record, {"label": ("bank", "y"), "part": ("bank", "part")})
+    alignment = align(record, {"label": ("bank", "y"), "part": ("bank", "part")})[0]
     assert alignment.ids.to_list() == [3, 5, 9]
     assert alignment.handed["label"].tolist() == ["1", "0", "0"]
     assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
@@ -120,7 +121,7 @@ def test_every_client_is_verified() -> None:
         "bank": [keys("bank", "north", [1, 2]), keys("bank", "south", [3, 4, 9])],
         "insurer": [keys("insurer", "all", [4, 3, 2, 1])],
     }
-    alignment = align(record, {})
+    alignment = align(record, {})[0]
     alignment.verify(
         record | {"bank": [record["bank"][0], keys("bank", "south", [4, 3, 77])]}, "it"
     )  # 9 was not common
@@ -145,7 +146,7 @@ def test_one_kind_of_ids_in_a_silo(tmp_path: Path) -> None:
             path.write_text(content)
         else:
             pl.DataFrame(content).write_parquet(path)
-        return read_keys(Table("bank", path.stem, path, TableSettings(id="id")))
+        return ClientTable(Table("bank", path.stem, path, TableSettings(id="id"))).read_keys()
 
     numbers, texts = read("north.csv", "id\n12\n"), read("south.csv", "id\nA1\n")
     assert [key.ids.to_list() for key in same_kind([numbers, texts])] == [["12"], ["A1"]]
@@ -157,20 +158,20 @@ def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,y\n1,0\n2,\n3,1\n4,\n")
     with pytest.raises(DataError, match="x.csv.*column 'y' has no value in 2 rows, the first of them row 2"):
-        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+        ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"])
     path.write_text("id,y\n1,yes\n2,\n")
     with pytest.raises(DataError, match="no value in 1 rows, the first of them row 2"):
-        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+        ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"])
     path.write_text("id,y\n1,0\n2,maybe\n3,1.0\n4,1.50\n")
-    facts = read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"]).facts
+    facts = ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"]).facts
     assert facts["y"].tolist() == ["0", "maybe", "1", "1.5"]
     path.write_text("id;y\n1;1.234\n2;2,50\n")
     german = TableSettings(id="id", separator=";", decimal=",", thousands=".")
-    assert read_keys(Table("bank", "north", path, german), ["y"]).facts["y"].tolist() == ["1234", "2.5"]
+    assert ClientTable(Table("bank", "north", path, german)).read_keys(["y"]).facts["y"].tolist() == ["1234", "2.5"]
     path.write_text("id,y\n1,0\n")
     path.write_text("id,y\n1,0\n2," + 300 * "x" + "\n")
     with pytest.raises(DataError, match="column 'y' has more than 256 characters in row 2"):
-        read_keys(Table("bank", "north", path, TableSettings(id="id")), ["y"])
+        ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"])
 
 
 def test_parts_are_words() -> None:
@@ -181,4 +182,4 @@ def test_parts_are_words() -> None:
 def test_gathered_is_by_id() -> None:
     record = {"bank": [keys("bank", "a", [3, 1], y=[30.0, 10.0]), keys("bank", "b", [2, 9], y=[20.0, 90.0])],
             "insurer": [keys("insurer", "all", [1, 2, 3])]}  # fmt: skip
-    assert gather_facts(align(record, {}), record["bank"], "y").tolist() == [10.0, 20.0, 30.0]
+    assert gather_facts(align(record, {})[1]["bank"], "y").tolist() == [10.0, 20.0, 30.0]

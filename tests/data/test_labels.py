@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tdcd.data.labels import Loss, encode_labels
+from tdcd.data.label_encoding import Loss, encode_labels
 from tdcd.errors import DataError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.data import lines
+from tdcd.data.tables import csv_lines as lines
 
 CELL = st.sampled_from(["", "a", "12", " ", "x, y", 'say "no"', "two\nlines", '"'])
 

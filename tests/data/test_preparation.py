@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcd.data import tables as tables_module
-from tdcd.data.preparation import Category, Number, NumberFacts, Preparation, Survey, fit
-from tdcd.data.tables import Numbers, Table
-from tdcd.data.tablesettings import TableSettings
+from tdcd.data.tables import reader as tables_module
+from tdcd.data.tables.preparation import Category, Number, Preparation, fit
+from tdcd.data.tables.reader import Numbers, Table
+from tdcd.data.tables.settings import TableSettings
+from tdcd.data.tables.survey import NumberFacts, Survey
 from tdcd.errors import DataError, RunError
 
 COLUMNS = ["n", "c"]
@@ -34,7 +35,9 @@ def survey_table(table: Table, columns: list[str], training: list[bool]) -> Surv
 
 def applied(preparation: Preparation, table: Table) -> np.ndarray:
     columns = ["id", *(column.name for column in preparation.columns)]
-    return np.concatenate([preparation.apply(batch, np.arange(batch.frame.height)) for batch in table.batches(columns)])
+    return np.concatenate(
+        [preparation.apply(batch, np.arange(batch.frame.height), {}) for batch in table.batches(columns)]
+    )
 
 
 def table(path: Path, rows: dict[str, Any], client: str = "north", **settings: Any) -> Table:
@@ -136,7 +139,7 @@ def test_numbers_that_are_too_large(tmp_path: Path) -> None:
 
 
 def test_columns_with_too_many_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdcd.data.preparation.MOST_CATEGORIES", 10)
+    monkeypatch.setattr("tdcd.data.tables.survey.MOST_CATEGORIES", 10)
     made = table(tmp_path / "a.csv", {"id": range(20), "a": [f"name {n}" for n in range(20)]})
     with pytest.raises(DataError, match="column 'a' holds more than 10 different texts; leave it out"):
         fit([survey_table(made, ["a"], [True] * 20)], ["a"], 1)
@@ -171,7 +174,7 @@ def test_dates_and_numbers_do_not_mix(tmp_path: Path) -> None:
 
 
 def test_columns_of_too_many_categories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdcd.data.preparation.MOST_INPUTS", 3)
+    monkeypatch.setattr("tdcd.data.tables.preparation.MOST_INPUTS", 3)
     made = table(tmp_path / "a.csv", {"id": range(8), "a": list("aabbccdd")})
     with pytest.raises(DataError, match="column 'a' holds 4 categories that occur in 2 training rows"):
         fit([survey_table(made, ["a"], [True] * 8)], ["a"], 2)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.data.splits import Part, held_out, parts_of
+from tdcd.data.holdout import Part, held_out, parts_of
 
 
 def test_held_out_is_a_function_of_each_id() -> None:

@@ -8,11 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tdcd.data import tables as tables_module
-from tdcd.data.alignment import read_keys
-from tdcd.data.preparation import Survey, fit
-from tdcd.data.tables import Batch, Table, feature_columns, numbers_of, texts_of
-from tdcd.data.tablesettings import TableSettings
+from tdcd.data.tables import reader as tables_module
+from tdcd.data.tables.client import ClientTable
+from tdcd.data.tables.columns import numbers_of, texts_of
+from tdcd.data.tables.features import feature_columns
+from tdcd.data.tables.preparation import fit
+from tdcd.data.tables.reader import Batch, Table
+from tdcd.data.tables.settings import TableSettings
+from tdcd.data.tables.survey import Survey
 from tdcd.errors import DataError, JobError
 
 
@@ -85,10 +88,10 @@ def look(made: Table, column: str = "a") -> Survey:
 def test_files(tmp_path: Path, name: str, content: Any, message: str) -> None:
     made = table(tmp_path / name, content)
     if not message:
-        read_keys(made)
+        ClientTable(made).read_keys()
         return
     with pytest.raises(DataError, match=message) as caught:
-        read_keys(made)
+        ClientTable(made).read_keys()
     assert "silo 'bank', client 'north'" in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
 
@@ -97,12 +100,12 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     made = table(tmp_path / "x.parquet", {"id": [1, 2]})
     made.path.write_bytes(made.path.read_bytes()[:-20])
     with pytest.raises(DataError, match="damaged, cannot be read as Parquet"):
-        read_keys(made)
+        ClientTable(made).read_keys()
     with pytest.raises(DataError, match="no such file"):
-        read_keys(Table("bank", "north", tmp_path / "y.csv", TableSettings(id="id")))
+        ClientTable(Table("bank", "north", tmp_path / "y.csv", TableSettings(id="id"))).read_keys()
     (tmp_path / "z.csv").mkdir()
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read_keys(Table("bank", "north", tmp_path / "z.csv", TableSettings(id="id")))
+        ClientTable(Table("bank", "north", tmp_path / "z.csv", TableSettings(id="id"))).read_keys()
 
 
 @pytest.mark.parametrize("cells", [1, 1_000_000])
@@ -178,9 +181,9 @@ def test_other_ways_to_write_numbers(tmp_path: Path) -> None:
 
 
 def test_ids_of_csv_files(tmp_path: Path) -> None:
-    assert read_keys(table(tmp_path / "a.csv", "id,a\n 12,1\n-3,2\n")).ids.to_list() == [12, -3]
-    assert read_keys(table(tmp_path / "b.csv", "id,a\n007,1\n12,2\n")).ids.to_list() == ["007", "12"]
-    assert read_keys(table(tmp_path / "c.csv", "id,a\n7,1\nA,2\n")).ids.to_list() == ["7", "A"]
+    assert ClientTable(table(tmp_path / "a.csv", "id,a\n 12,1\n-3,2\n")).read_keys().ids.to_list() == [12, -3]
+    assert ClientTable(table(tmp_path / "b.csv", "id,a\n007,1\n12,2\n")).read_keys().ids.to_list() == ["007", "12"]
+    assert ClientTable(table(tmp_path / "c.csv", "id,a\n7,1\nA,2\n")).read_keys().ids.to_list() == ["7", "A"]
 
 
 def test_columns_of_a_silo(tmp_path: Path) -> None:
@@ -346,7 +349,7 @@ def test_a_file_that_changes_between_two_passes_is_refused(tmp_path: Path) -> No
     """Rows are known by their number from one pass to the next."""
     path = tmp_path / "a.csv"
     made = table(path, "id,a\n1,1\n2,2\n")
-    assert read_keys(made).ids.to_list() == [1, 2]
+    assert ClientTable(made).read_keys().ids.to_list() == [1, 2]
     path.write_text("id,a\n2,1\n1,22\n")
     with pytest.raises(DataError, match="it has changed while it was being read"):
         list(made.batches(["a"]))

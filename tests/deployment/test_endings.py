@@ -18,7 +18,7 @@ from support import examples, federation_record
 from tdcd import files
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.identity import Identity
 from tdcd.engines.base import Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError

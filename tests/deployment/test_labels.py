@@ -23,7 +23,7 @@ from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
 from tdcd.core.state import SiloState
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment import messages
 from tdcd.deployment.clients import Link
 from tdcd.deployment.identity import Identity

@@ -19,7 +19,7 @@ from torch import Tensor
 from support import federation_record
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment import aligning
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link, Question

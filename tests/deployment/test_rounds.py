@@ -17,7 +17,7 @@ from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
 from tdcd.core.script import Lost
 from tdcd.core.state import SiloState
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.hub import Hub
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.messages import Message

@@ -12,7 +12,7 @@ from deployment.memory import Federation
 from deployment.tables import SILOS, write_tables
 from deployment.test_rounds import same
 from tdcd.core.network import Blocks
-from tdcd.data.alignment import Alignment
+from tdcd.data.tables.alignment import Alignment
 from tdcd.deployment.identity import Identity
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.experiments.job import Job, load_job

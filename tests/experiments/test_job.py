@@ -5,7 +5,7 @@ import pytest
 import tomli_w
 
 from tdcd import JobError, load_job, run_job
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import EMBEDDED, embedded_job_text, parse_job
 from tdcd.experiments.run import plain_steps

@@ -176,7 +176,7 @@ def test_an_alignment_that_hands_labels_over_is_refused_where_they_are_kept(tmp_
 
 
 def test_classes_that_the_job_names() -> None:
-    from tdcd.data.labels import encode_labels, encode_labels_alone
+    from tdcd.data.label_encoding import encode_labels, encode_labels_alone
 
     texts = np.array(["b", "a", "b"])
     assert encode_labels(texts, "cross-entropy", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]

@@ -4,6 +4,7 @@ The reference reads cells as Python texts and counts in fractions, so that no su
 """
 
 import csv
+import re
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,8 +23,8 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples
-from tdcd.data.labels import encode_labels
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import encode_labels
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, parse_job
 
@@ -59,13 +60,18 @@ def write(path: Path, columns: dict[str, list[Any]]) -> None:
         writer.writerows(zip(*columns.values(), strict=True))
 
 
+def exact(cell: str) -> Fraction:
+    """Return a number as a file holds it: whole numbers as they are, all others as float64 reads them."""
+    return Fraction(int(cell)) if re.fullmatch("-?[0-9]+", cell) else Fraction(float(cell))
+
+
 def reference(columns: list[list[str]], kinds: list[str], training: list[bool]) -> list[list[float]]:
     """Turn columns of cells into inputs: numbers by their mean and deviation, categories as 0 and 1."""
     rows: list[list[float]] = [[] for _ in training]
     for cells, kind in zip(columns, kinds, strict=True):
         values: list[Any] = [None if cell.strip() in ("", "NA") else cell.strip() for cell in cells]
         if kind == "number":
-            values = [None if v is None or Fraction(v) == -999 else Fraction(v) for v in values]
+            values = [None if v is None or exact(v) == -999 else exact(v) for v in values]
             known = [v for v, train in zip(values, training, strict=True) if train and v is not None]
             mean = sum(known, Fraction(0)) / len(known)
             variance = sum(((v - mean) ** 2 for v in known), Fraction(0)) / len(known)

@@ -12,8 +12,8 @@ import tomli_w
 import torch
 
 import tdcd
-from tdcd.data.alignment import Alignment
-from tdcd.data.splits import Part, held_out
+from tdcd.data.holdout import Part, held_out
+from tdcd.data.tables.alignment import Alignment
 from tdcd.errors import DataError, JobError, RunError
 from tdcd.experiments.predict import load_run
 from tdcd.experiments.tables import TableJob

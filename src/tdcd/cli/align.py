@@ -77,7 +77,7 @@ def command(
 
 def _refuse_other_files(path: Path) -> None:
     """Replace an older alignment, but nothing else."""
-    from tdcd.data.alignment import Alignment
+    from tdcd.data.tables.alignment import Alignment
     from tdcd.errors import DataError
 
     try:

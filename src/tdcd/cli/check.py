@@ -22,7 +22,7 @@ def command(
     from rich.text import Text
 
     from tdcd.cli.terminal import terminal
-    from tdcd.data.labels import must_name
+    from tdcd.data.label_encoding import must_name
     from tdcd.experiments.data import load_data
     from tdcd.experiments.job import load_job
 

@@ -15,14 +15,9 @@ def derive(seed: int, *words: str | int) -> int:
 
 def derive_each(seed: int, word: str | int, last: Sequence[str | int]) -> npt.NDArray[np.int64]:
     """Return ``derive(seed, word, one)`` for each of many last words."""
-    start = hashlib.blake2b(f"{seed}\x1f{word}\x1f".encode(), digest_size=8)
-
-    def digest(one: str | int) -> bytes:
-        whole = start.copy()
-        whole.update(str(one).encode())
-        return whole.digest()
-
-    numbers = np.frombuffer(b"".join(map(digest, last)), dtype=">u8")
+    start, blake2b = f"{seed}\x1f{word}\x1f".encode(), hashlib.blake2b
+    digests = [blake2b(start + str(one).encode(), digest_size=8).digest() for one in last]
+    numbers = np.frombuffer(b"".join(digests), dtype=">u8")
     return (numbers >> np.uint64(1)).astype(np.int64)
 
 

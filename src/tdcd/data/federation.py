@@ -15,7 +15,7 @@ from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint,
 from tdcd.errors import DataError, join_names, nearest
 
 if TYPE_CHECKING:
-    from tdcd.data.preparation import Preparation
+    from tdcd.data.tables.preparation import Preparation
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ import polars as pl
 import torch
 
 from tdcd.compute import cores
-from tdcd.data.alignment import (
+from tdcd.data.arrays import Array
+from tdcd.data.tables.alignment import (
     Alignment,
     Keys,
+    PlacedKeys,
     common_ids,
     digest,
     gather_facts,
     id_array,
     id_series,
     kind_of,
-    share_of,
     unique_ids,
 )
-from tdcd.data.arrays import Array
 from tdcd.deployment.messages import Message, Stamp, array_tensors, tensors_array
 from tdcd.deployment.peers import Peers
 from tdcd.deployment.psi import Member, common_places, hashed, ring
@@ -70,19 +70,21 @@ async def aligned(
     if not len(common):
         text = join_names(f"'{name}' has {count:,}" for name, count in counts.items())
         raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
-    shares = {silo: {key.table.client: share_of(key, common) for key in keys}}
+    found = Alignment(common, {}, {})
+    placed = found.place(keys)
+    shares = {silo: {key.table.client: found.share(key) for key in placed}}
     splits = [name for name in sorted(job.silos) if everybody[name]["split"]]
     assert isinstance(job.data, TableData)  # noqa: S101
     if job.data.split_column and not splits:
         raise DataError(f"data.split_column: no silo's tables have a column '{job.data.split_column}'")
     wanted = columns_to_hand_over(job, splits)
-    handed = await _handed(silo, Alignment(common, shares, {}), keys, wanted, peers)
+    handed = await _handed(silo, len(common), placed, wanted, peers)
     result = Alignment(common, shares, handed)
     columns: dict[str, dict[str, str | None]] = {
         LABEL: {name: own.label for name, own in job.silos.items() if own.label},
         PART: dict.fromkeys(splits, job.data.split_column),
     }
-    await _uncontradicted(silo, result, keys, columns, peers)
+    await _uncontradicted(silo, placed, columns, peers)
     return result
 
 
@@ -154,30 +156,28 @@ async def _privately(
 
 
 async def _handed(
-    silo: str, alignment: Alignment, keys: list[Keys], wanted: Mapping[str, tuple[str, str]], peers: Peers
+    silo: str, common: int, keys: list[PlacedKeys], wanted: Mapping[str, tuple[str, str]], peers: Peers
 ) -> dict[str, Array]:
     """Hand over labels and parts, in the order of the common IDs."""
     result = {}
     for name, (owner, column) in wanted.items():
         if owner == silo:
-            result[name] = gather_facts(alignment, keys, column)
+            result[name] = gather_facts(keys, column)
             message = Message(f"handed {name}", {}, array_tensors("values", result[name]))
             await asyncio.gather(*(peers.send(peer, message) for peer in peers.peers))
         else:
             result[name] = tensors_array("values", await peers.receive(owner, f"handed {name}", Stamp()))
-        if len(result[name]) != len(alignment.ids):
-            raise DataError(
-                f"silo '{owner}' hands over {len(result[name])} values of '{name}' for {len(alignment.ids)} common IDs"
-            )
+        if len(result[name]) != common:
+            raise DataError(f"silo '{owner}' hands over {len(result[name])} values of '{name}' for {common} common IDs")
     return result
 
 
 async def _uncontradicted(
-    silo: str, alignment: Alignment, keys: list[Keys], columns: Mapping[str, Mapping[str, str | None]], peers: Peers
+    silo: str, keys: list[PlacedKeys], columns: Mapping[str, Mapping[str, str | None]], peers: Peers
 ) -> None:
     """Check that silos that know the same thing say the same of it: by a digest, which tells nothing more."""
     known = {
-        what: digest(gather_facts(alignment, keys, column or ""))
+        what: digest(gather_facts(keys, column or ""))
         for what, own in columns.items()
         if len(own) > 1 and (column := own.get(silo))
     }

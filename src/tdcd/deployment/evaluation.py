@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tdcd.core.network import Block
 from tdcd.core.round import sum_embeddings
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.clients import Question, like
 from tdcd.deployment.gathering import Gatherer
 from tdcd.deployment.messages import Message, RefusedError, Stamp, packed

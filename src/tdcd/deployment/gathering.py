@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from tdcd.core.network import Block, Network
 from tdcd.core.state import HubUpdate, SiloState, take_average
-from tdcd.data.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
-from tdcd.data.preparation import Preparation, Survey, fit
-from tdcd.data.splits import Part
-from tdcd.data.tables import RemoteTable
+from tdcd.data.holdout import Part
+from tdcd.data.tables.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
+from tdcd.data.tables.preparation import Preparation, fit
+from tdcd.data.tables.reader import RemoteTable
+from tdcd.data.tables.survey import Survey, SurveyReport
 from tdcd.deployment.aligning import aligned, brought
 from tdcd.deployment.clients import Clients, Link
 from tdcd.deployment.messages import Message, RefusedError, tensors_array
-from tdcd.deployment.party import SurveyReport
 from tdcd.deployment.peers import LARGEST, Peers
 from tdcd.deployment.silo import SiloPlan, plan_from_set, plan_from_tables
 from tdcd.engines.base import RewoundError
@@ -243,7 +244,7 @@ class Gatherer:
         with _understood(link, answer):
             keys = self._keys_of(link, answer)
         if self.alignment:
-            self.alignment.verify_client(keys, "this training")
+            self.alignment.verify_client(self.alignment.place([keys])[0], "this training")
         self._keys[link.name] = keys
         await self._tell()
 
@@ -265,11 +266,11 @@ class Gatherer:
         facts: dict[str, Any] = {"columns": self._columns, "kind": self._kind}
         answer = await link.ask(Message("survey", facts, self._placed(link.name)), LARGEST)
         with _understood(link, answer):
-            text = SurveyReport.model_validate_json(answer.tensors["json"].numpy().tobytes())
+            text = TypeAdapter(SurveyReport).validate_json(answer.tensors["json"].numpy().tobytes())
             if {*text.facts, *text.empty, *text.problems} - set(self._columns):
                 raise RefusedError(f"client '{link.name}' tells of columns that it was not asked about")
         table = self._keys[link.name].table
-        self._surveys[link.name] = Survey(table, self._columns, text.facts, text.empty, text.problems)
+        self._surveys[link.name] = Survey(table, self._columns, text)
         await self._tell()
 
     @property

@@ -25,7 +25,7 @@ from tdcd.core.script import NOTHING, EmptyBatch, Lost, Plan, communication_roun
 from tdcd.core.script import Hub as ScriptHub
 from tdcd.core.state import SiloState, States
 from tdcd.data.arrays import Array
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.driver import SiteClients, SitePeers, read_samples, samples_tensor
 from tdcd.deployment.evaluation import Evaluator
 from tdcd.deployment.messages import AWAY, Message, Stamp

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.gradients import logit_gradients
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.messages import Message, RefusedError
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings

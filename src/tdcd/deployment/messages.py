@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from tdcd.data.arrays import Array
-from tdcd.data.tables import LONGEST
+from tdcd.data.tables.columns import LONGEST
 from tdcd.deployment.wire.tdcd_pb2 import Frame, Header, TensorHeader
 from tdcd.errors import DeploymentError
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 import torch
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from tdcd.compute import choose, cores, one_torch_thread
@@ -20,13 +20,14 @@ from tdcd.core.round import Round
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, as_kind, gather_facts, id_array, read_keys
 from tdcd.data.arrays import Array
-from tdcd.data.labels import encode_labels_alone
-from tdcd.data.preparation import Facts, Preparation
-from tdcd.data.splits import Part
-from tdcd.data.tables import Table
-from tdcd.data.tabular import encode_tables, survey_table
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import encode_labels_alone
+from tdcd.data.tables.alignment import Alignment, Keys, as_kind, gather_facts, id_array
+from tdcd.data.tables.client import ClientTable, encode_rows
+from tdcd.data.tables.preparation import Preparation
+from tdcd.data.tables.reader import Table
+from tdcd.data.tables.survey import SurveyReport
 from tdcd.deployment.identity import Identity
 from tdcd.deployment.label_holder import LabelHolder
 from tdcd.deployment.messages import (
@@ -63,14 +64,6 @@ def known(value: T | None, what: str) -> T:
     return value
 
 
-class SurveyReport(BaseModel):
-    """What a client tells of its columns. See Survey."""
-
-    facts: dict[str, Facts]
-    empty: dict[str, int]
-    problems: dict[str, str]
-
-
 @dataclass
 class Party:
     """What a client can do, once its hub has told it enough."""
@@ -79,7 +72,7 @@ class Party:
     identity: Identity
     site: ClientSite
     log: Callable[[str], None]
-    _opened: Table | None = None
+    _opened: ClientTable | None = None
     """Its table, since its IDs were read: rows are known by their number from then on."""
     _keys: Keys | None = None
     _rows: dict[Part, Tensor] = field(default_factory=dict)
@@ -145,7 +138,7 @@ class Party:
                     table.need(column, key)
             if self._keeps:
                 label = table.settings.label or ""
-                self._coded(read_keys(table, [label]).facts[label])
+                self._coded(ClientTable(table).read_keys([label]).facts[label])
 
     @property
     def _table(self) -> Table:
@@ -156,14 +149,15 @@ class Party:
 
     def _tell_keys(self, _: Message) -> Message:
         """Tell the IDs of all rows, and labels and parts where there are some."""
-        table = self._opened = self._table
+        table = self._table
+        self._opened = ClientTable(table)
         self.log(f"reading the IDs of {table.path}")
         if not isinstance(self.job.data, TableData):
             raise RefusedError("the hub asks for IDs of a table, and this job has none")
         label, split = table.settings.label, self.job.data.split_column
         wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []
-        self._keys = read_keys(table, wanted)
+        self._keys = self._opened.read_keys(wanted)
         tensors = array_tensors("ids", id_array(self._keys.ids))
         parts = [column for column in wanted if not (self.job.labels.private and column == label)]
         for number, column in enumerate(parts):
@@ -179,9 +173,8 @@ class Party:
         if strange := set(columns) - set(silo_features(self.job, self.identity.silo, [self._table])):
             raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
         self.log("looking at the columns")
-        survey = survey_table(self._opened or self._table, columns, self._places, parts)
-        report = SurveyReport(facts=survey.facts, empty=survey.empty, problems=survey.problems)
-        text = bytearray(report.model_dump_json().encode())
+        survey = (self._opened or ClientTable(self._table)).survey(columns, self._places, parts)
+        text = bytearray(TypeAdapter(SurveyReport).dump_json(survey.report))
         return Message("survey", {}, {"json": torch.frombuffer(text, dtype=torch.uint8)})
 
     def _place(self, question: Message) -> None:
@@ -265,7 +258,7 @@ class Party:
         if data is None:
             keys, alignment = known(self._keys, "a request for IDs"), known(self._alignment, "which IDs are common")
             own = known(self._parts, "which IDs are common")
-            texts = gather_facts(alignment, [keys], self.job.silos[self.identity.silo].label or "")
+            texts = gather_facts(alignment.place([keys]), self.job.silos[self.identity.silo].label or "")
             try:
                 numbers = self._coded(texts)
             except DataError as error:  # what the hub hears must not tell labels
@@ -292,7 +285,7 @@ class Party:
         preparation = Preparation.model_validate_json(text)
         self.log("reading the rows")
         places = {self.identity.client or "": self._places}
-        result = encode_tables([self._opened or self._table], preparation, places, parts, lambda table: None)  # noqa: ARG005
+        result = encode_rows([self._opened or ClientTable(self._table)], preparation, places, parts)
         return {part: torch.from_numpy(numbers) for part, numbers in result.items()}
 
     def _read_set(self) -> JobData:

@@ -1,8 +1,7 @@
 """A hub or a client from its files to the end of the training."""
 
-import ctypes
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from tdcd.compute import cores
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.deployment.background import event_loop
 from tdcd.deployment.client import ClientProcess
 from tdcd.deployment.clients import Clients, Link
@@ -29,6 +28,7 @@ from tdcd.deployment.wire import tdcd_pb2_grpc
 from tdcd.errors import DeploymentError, JobError, TdcdError, join_names, nearest
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Job, TableData
+from tdcd.memory import give_back_memory
 from tdcd.runs.layout import FEDERATED, holds_run
 from tdcd.runs.records import FederationRecord
 from tdcd.runs.store import RunDirectory
@@ -78,7 +78,7 @@ def run_hub(
         TdcdError: it cannot be started, or had to stop; the message says why.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    _give_memory_back()
+    give_back_memory()
     check_labels(job)
     job = _at(job, site.data)
     data = read_set(job)
@@ -231,14 +231,6 @@ def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: 
     process = ClientProcess(party, SharedJob.of(job), trust, log, job.deployment.hub_deadline)
     with event_loop() as run:
         run(process.run())
-
-
-def _give_memory_back() -> None:
-    """Let what is freed go back to the system at once: a hub holds large weights for a short time in every round."""
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        for option, value in ((-3, 1 << 17), (-1, 1 << 17), (-8, 1)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX
-            libc.mallopt(option, value)
 
 
 def _at(job: Job, directory: str | None) -> Job:

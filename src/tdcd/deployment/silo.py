@@ -15,11 +15,11 @@ from torch import Tensor
 
 from tdcd.core.objective import CrossEntropy
 from tdcd.core.topology import Roster
-from tdcd.data.alignment import Alignment, Keys, owners
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
-from tdcd.data.labels import encode_labels, must_name
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import encode_labels, must_name
+from tdcd.data.tables.alignment import Alignment, Keys, owners
 from tdcd.errors import DataError, JobError
 from tdcd.experiments.data import JobData
 from tdcd.experiments.job import Job, TableData
@@ -126,19 +126,21 @@ def check_labels(job: Job) -> None:
 
 def plan_from_tables(job: Job, silo: str, alignment: Alignment, keys: list[Keys], where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients told."""
-    parts = parts_of_ids(job, alignment, where)
+    parts, placed = parts_of_ids(job, alignment, where), alignment.place(keys)
     names, objective = [key.table.client for key in keys], job.training.objective
     labels, outputs = None, 1
     classes: tuple[str, ...] = tuple(job.labels.classes or ())
     if not job.labels.private:
-        texts = labels_of_ids(job, silo, alignment, keys)
+        texts = labels_of_ids(job, silo, alignment, placed)
         labels, classes = encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
         outputs = objective.width(torch.from_numpy(labels))
     if isinstance(objective, CrossEntropy):
         outputs = max(outputs, len(job.labels.classes or ()))
     label_only = not silo_features(job, silo, [key.table for key in keys])
     fingerprint = alignment.fingerprint
-    return _plan(owners(alignment, keys), names, parts, labels, outputs, classes, fingerprint, label_only=label_only)
+    return _plan(
+        owners(alignment.place(keys)), names, parts, labels, outputs, classes, fingerprint, label_only=label_only
+    )
 
 
 def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:

@@ -14,7 +14,7 @@ from tdcd.core.script import Plan, plan_rounds
 from tdcd.core.state import HubUpdate, SiloState, States, take_average
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 
 Measures = Mapping[Part, Mapping[str, float]]
 """Loss and metrics on every part of the samples; empty where there are none, or where they are not known here."""

@@ -12,7 +12,7 @@ from tdcd.core.network import Block
 from tdcd.core.round import Round
 from tdcd.core.state import SiloState, States
 from tdcd.core.topology import Samples
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measures, Training, Verdict
 
 

@@ -24,7 +24,7 @@ from tdcd.core.gradients import GradientPrivatizer
 from tdcd.core.script import Diverged
 from tdcd.core.state import States
 from tdcd.data.arrays import Array
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.engines import LocalEngine
 from tdcd.errors import JobError, nearest
 from tdcd.experiments.data import JobData

@@ -8,11 +8,12 @@ import numpy as np
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, Silo
+from tdcd.data.holdout import Part, parts_of
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.sets import SETS, read, split_among
-from tdcd.data.splits import Part, parts_of
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.experiments.job import Job, SetData, TableData, known_silos
+from tdcd.memory import giving_back_memory
 
 Log = Callable[[str], None]
 """Is told what is being read."""
@@ -53,7 +54,8 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
     if isinstance(job.data, TableData):
         from tdcd.experiments.tables import from_tables
 
-        data = from_tables(job, where, log)
+        with giving_back_memory():
+            data = from_tables(job, where, log)
     else:
         log(job.data.source)
         data = _from_set(job, job.data, where)

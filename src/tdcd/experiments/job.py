@@ -15,7 +15,7 @@ from tdcd.compute import ComputeName
 from tdcd.data.features import FEATURES_TAGS, Features
 from tdcd.data.rows import ROWS_TAGS, Equal, Rows
 from tdcd.data.sets import SETS, SetName
-from tdcd.data.tablesettings import TableSettings
+from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.files import quoted_key, split_key
 from tdcd.models import MODEL_TAGS, Model, ModelSpec

@@ -11,14 +11,14 @@ import polars as pl
 import torch
 
 from tdcd.core.network import Network
-from tdcd.data.alignment import align, client_places, gather_facts, id_array, read_keys, same_kind
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
-from tdcd.data.labels import again
-from tdcd.data.preparation import Category, Preparation
-from tdcd.data.splits import Part
-from tdcd.data.tables import Table
-from tdcd.data.tabular import encode_tables
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import again
+from tdcd.data.tables.alignment import align, client_places, gather_facts, id_array, same_kind
+from tdcd.data.tables.client import ClientTable, encode_rows
+from tdcd.data.tables.preparation import Category, Preparation
+from tdcd.data.tables.reader import Table
 from tdcd.errors import DataError, RunError, join_names, nearest
 from tdcd.experiments.data import load_data
 from tdcd.experiments.job import Job, TableData, load_job
@@ -76,17 +76,17 @@ class Run:
         if missing:
             raise DataError(f"predicting needs a table of every silo; there is none for {join_names(missing)}")
         tables = {
-            silo: [Table(silo, str(path), Path(path), self.job.silos[silo]) for path in files[silo]]
+            silo: [ClientTable(Table(silo, str(path), Path(path), self.job.silos[silo])) for path in files[silo]]
             for silo in silos
             if silo in files
         }
         owner = self._label_owner(tables)
         label = self.job.silos[owner].label if owner else None
-        keys = {
-            silo: same_kind([read_keys(table, [label] if label and silo == owner else []) for table in own])
+        listed = {
+            silo: same_kind([client.read_keys([label] if label and silo == owner else []) for client in own])
             for silo, own in tables.items()
         }
-        alignment = align(keys, {})
+        alignment, keys = align(listed, {})
         parts = np.full(len(alignment.ids), Part.TEST)
         features: dict[str, Array] = {}
         warnings: list[str] = []
@@ -94,21 +94,20 @@ class Run:
             if silo in self.preparations:
                 unknown: dict[str, Counter[str]] = {}
                 made = self.preparations[silo]
-                places = client_places(alignment, keys[silo])
-                features[silo] = encode_tables(own, made, places, parts, _untold, unknown)[Part.TEST]
+                features[silo] = encode_rows(own, made, client_places(keys[silo]), parts, unknown)[Part.TEST]
                 warnings += _unknown(silo, made, unknown, len(alignment.ids))
         frame = self._frame(id_array(alignment.ids), self.result.scores(features))
         measures = {}
         if label and owner:
-            labels = again(gather_facts(alignment, keys[owner], label), self.classes)
+            labels = again(gather_facts(keys[owner], label), self.classes)
             measures = self.result.evaluate(samples(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
 
-    def _label_owner(self, tables: Mapping[str, Sequence[Table]]) -> str | None:
+    def _label_owner(self, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:
         """Return a silo whose new tables all have the column of labels."""
         for silo, own in tables.items():
             label = self.job.silos[silo].label
-            if label and all(label in table.header for table in own):
+            if label and all(label in client.table.header for client in own):
                 return silo
         return None
 
@@ -183,10 +182,6 @@ def load_run(path: Path | str) -> Run:
     preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
     ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
     return Run(path, job, result, federation.classes, preparations, ended)
-
-
-def _untold(table: Table) -> None:
-    """Nobody watches."""
 
 
 def _unknown(silo: str, made: Preparation, unknown: Mapping[str, Counter[str]], rows: int) -> Iterator[str]:

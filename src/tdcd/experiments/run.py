@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdcd.data.federation import Federation
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.experiments.data import JobData, load_data
 from tdcd.experiments.job import Baseline, Job
 from tdcd.runs.layout import FEDERATED, variant_directory

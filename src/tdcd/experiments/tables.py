@@ -1,7 +1,8 @@
 """From a job over tables to the rows that it trains on."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,31 +10,35 @@ import polars as pl
 import torch
 
 from tdcd.core.topology import Roster, Samples
-from tdcd.data.alignment import (
+from tdcd.data.arrays import Array
+from tdcd.data.federation import Federation, roster_of
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import encode_labels, same_numbers
+from tdcd.data.rows import ByColumn, RowSplit, SiloRows
+from tdcd.data.tables.alignment import (
     Alignment,
     Keys,
+    PlacedKeys,
     align,
     client_places,
     gather_facts,
     id_array,
     owners,
     parts_from,
-    read_keys,
     same_kind,
 )
-from tdcd.data.arrays import Array
-from tdcd.data.federation import Federation, roster_of
-from tdcd.data.labels import encode_labels, same_numbers
-from tdcd.data.rows import ByColumn, RowSplit, SiloRows
-from tdcd.data.splits import Part
-from tdcd.data.tables import Table, TableHead, feature_columns
-from tdcd.data.tabular import encode_tables, fit_tables
+from tdcd.data.tables.client import KEPT, ClientTable, encode_rows, for_each
+from tdcd.data.tables.features import feature_columns
+from tdcd.data.tables.preparation import fit
+from tdcd.data.tables.reader import Table, TableHead
 from tdcd.errors import DataError, JobError, join_names
 from tdcd.experiments.data import JobData, Log, count, draw_parts, row_splits
 from tdcd.experiments.job import Job, TableData
 
 DEALT = "all"
 """The name of the one file whose rows are dealt to simulated clients."""
+Placed = Mapping[str, Sequence[PlacedKeys]]
+"""What the clients of each silo tell, with the places of their rows among the common IDs."""
 LABEL, PART = "label", "part"
 """What is handed over, by its name in an alignment."""
 
@@ -44,8 +49,8 @@ class TableJob:
 
     job: Job
     data: TableData
-    tables: Mapping[str, tuple[Table, ...]]
-    """The files of each silo."""
+    clients: Mapping[str, tuple[ClientTable, ...]]
+    """Those of each silo, with their files."""
     splits: tuple[str, ...]
     """The silos whose tables have the column that says what is held out."""
     log: Log
@@ -72,21 +77,22 @@ class TableJob:
         splits = tuple(sorted(silo for silo, files in tables.items() if has_split_column(job.data, files)))
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
-        return cls(job, job.data, tables, splits, log)
+        clients = {silo: tuple(ClientTable(table, KEPT // len(own)) for table in own) for silo, own in tables.items()}
+        return cls(job, job.data, clients, splits, log)
 
-    def align(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
+    def align(self) -> tuple[Alignment, Placed]:
         """Find the common IDs, and hand over what all silos need to know of them."""
-        keys = self._keys()
-        return self._checked(align(keys, columns_to_hand_over(self.job, self.splits)), keys), keys
+        alignment, keys = align(self._keys(), columns_to_hand_over(self.job, self.splits))
+        self._check(alignment, keys)
+        return alignment, keys
 
-    def alignment(self) -> tuple[Alignment, Mapping[str, Sequence[Keys]]]:
+    def alignment(self) -> tuple[Alignment, Placed]:
         """Read the job's alignment and verify it at every client; align anew if it has none."""
         if self.data.alignment is None:
             return self.align()
         path = Path(self.data.alignment)
         result = Alignment.load(path)
-        keys = self._keys()
-        result.verify(keys, str(path))
+        keys = result.verify(self._keys(), str(path))
         wanted = columns_to_hand_over(self.job, self.splits)
         if set(wanted) != set(result.handed):
             parts = [join_names(sorted(names)) or "nothing" for names in (result.handed, wanted)]
@@ -94,22 +100,23 @@ class TableJob:
                 f"{path}: it hands over {parts[0]}, the job wants {parts[1]}; align again with: tdcd align JOB.toml"
             )
         for name, (silo, column) in wanted.items():
-            now = gather_facts(result, keys[silo], column)
+            now = gather_facts(keys[silo], column)
             if not np.array_equal(now, result.handed[name]):
                 raise DataError(
                     f"{path}: column '{column}' of silo '{silo}' has changed since it was made; "
                     "align again with: tdcd align JOB.toml"
                 )
-        return self._checked(result, keys), keys
+        self._check(result, keys)
+        return result, keys
 
-    def labels(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Array:
+    def labels(self, alignment: Alignment, keys: Placed) -> Array:
         """Return the label of every common ID."""
-        silo = self.job.labels.label_holder or next(iter(self.tables))
+        silo = self.job.labels.label_holder or next(iter(self.clients))
         return labels_of_ids(self.job, silo, alignment, keys[silo])
 
     def features(self, silo: str) -> list[str]:
         """Return a silo's columns of features."""
-        return silo_features(self.job, silo, self.tables[silo], self.dealt_by(silo))
+        return silo_features(self.job, silo, [own.table for own in self.clients[silo]], self.dealt_by(silo))
 
     def dealt_by(self, silo: str) -> str | None:
         """Return the column by which a silo's rows are dealt to simulated clients, if they are."""
@@ -120,26 +127,26 @@ class TableJob:
     def _keys(self) -> dict[str, list[Keys]]:
         """Read what every client tells to be aligned."""
         result = {}
-        for silo, tables in self.tables.items():
+        for silo, clients in self.clients.items():
             columns = [self.job.silos[silo].label, self.data.split_column if silo in self.splits else None]
             if column := self.dealt_by(silo):
-                columns.append(tables[0].need(column, "rows.column"))
+                columns.append(clients[0].table.need(column, "rows.column"))
             wanted = [column for column in columns if column]
             keys = []
-            for table in tables:
-                self.log(f"IDs of {silo}, {table.client}")
-                keys.append(read_keys(table, wanted))
+            for own in for_each(partial(ClientTable.read_keys, columns=wanted), clients):
+                self.log(f"IDs of {silo}, {own.table.client}")
+                keys.append(own)
             result[silo] = same_kind(keys)
         return result
 
-    def _checked(self, alignment: Alignment, keys: Mapping[str, Sequence[Keys]]) -> Alignment:
+    def _check(self, alignment: Alignment, keys: Placed) -> None:
         """Check that silos that know the same thing say the same of it."""
-        owners = {silo: self.job.silos[silo].label for silo in self.tables if self.job.silos[silo].label}
+        owners = {silo: self.job.silos[silo].label for silo in self.clients if self.job.silos[silo].label}
         known = {"label": owners, "part": dict.fromkeys(self.splits, self.data.split_column)}
         for what, columns in known.items():
             if len(columns) < 2:  # nobody to contradict
                 continue
-            values = {silo: gather_facts(alignment, keys[silo], column or "") for silo, column in columns.items()}
+            values = {silo: gather_facts(keys[silo], column or "") for silo, column in columns.items()}
             first = next(iter(values))
             for silo, result in values.items():
                 differ = result != values[first]
@@ -148,7 +155,6 @@ class TableJob:
                         f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
                         f"differs: {join_names(alignment.ids.filter(pl.Series(differ)).to_list())}"
                     )
-        return alignment
 
 
 def has_split_column(data: TableData, tables: Sequence[TableHead]) -> bool:
@@ -177,11 +183,11 @@ def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: st
     return feature_columns(tables, known, none=own.label is not None and job.labels.silo == silo)
 
 
-def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[Keys]) -> Array:
+def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[PlacedKeys]) -> Array:
     """Return the label of every common ID: as was handed over with it, or as a silo has it."""
     if LABEL in alignment.handed:
         return alignment.handed[LABEL]
-    return gather_facts(alignment, keys, job.silos[silo].label or "")
+    return gather_facts(keys, job.silos[silo].label or "")
 
 
 def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
@@ -233,7 +239,7 @@ def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str
 def from_tables(job: Job, where: str, log: Log) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
     opened = TableJob.open(job, log)
-    columns = {silo: result for silo in opened.tables if (result := opened.features(silo))}
+    columns = {silo: result for silo in opened.clients if (result := opened.features(silo))}
     if not columns:
         raise DataError("no silo's tables have a column of features")
     splits = row_splits(job, [silo for silo in job.silos if job.silos[silo].file], where)
@@ -246,22 +252,23 @@ def from_tables(job: Job, where: str, log: Log) -> JobData:
         )
     except DataError as error:
         raise DataError(f"silo '{owner}', column '{job.silos[owner].label}': {error}") from error
-    every = id_array(alignment.ids)
-    ids = {part: every[parts == part] for part in Part if (parts == part).any()}
+    ids = {part: id_array(alignment.ids.filter(pl.Series(parts == part))) for part in Part if (parts == part).any()}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
         if silo in splits
-        else roster_of(owners(alignment, own)[parts == Part.TRAIN], [key.table.client for key in own])
+        else roster_of(owners(own)[parts == Part.TRAIN], [key.table.client for key in own])
         for silo, own in keys.items()
     }
-    places = {silo: client_places(alignment, keys[silo]) for silo in columns}
+    places = {silo: client_places(keys[silo]) for silo in columns}
     del keys  # a million texts take as much memory as their rows
     preparations, rows = {}, {}
     for silo, features in columns.items():
-        tables = opened.tables[silo]
-        made = fit_tables(tables, features, places[silo], parts, _reading(log, "columns"))
-        preparations[silo] = made
-        rows[silo] = encode_tables(tables, made, places.pop(silo), parts, _reading(log, "rows"))
+        clients, own, surveys = opened.clients[silo], places.pop(silo), []
+        for survey in for_each(lambda c: c.survey(features, own[c.table.client], parts), clients):  # noqa: B023
+            log(f"columns of {silo}, {survey.table.client}")
+            surveys.append(survey)
+        preparations[silo] = fit(surveys, features, job.silos[silo].rare)
+        rows[silo] = encode_rows(clients, preparations[silo], own, parts)
     samples = {
         part: Samples(
             {silo: torch.from_numpy(result[part]) for silo, result in rows.items()},
@@ -281,23 +288,19 @@ def from_tables(job: Job, where: str, log: Log) -> JobData:
     return JobData(federation, samples, ids)
 
 
-def _reading(log: Log, what: str) -> Callable[[Table], None]:
-    return lambda table: log(f"{what} of {table.silo}, {table.client}")
-
-
 def _dealt(
     opened: TableJob,
     silo: str,
     split: RowSplit,
     alignment: Alignment,
-    keys: Sequence[Keys],
+    keys: Sequence[PlacedKeys],
     parts: Array,
     labels: Array,
 ) -> Roster:
     """Deal the training rows of a silo's one file to simulated clients."""
     training = parts == Part.TRAIN
     column = opened.dealt_by(silo)
-    facts = {column: gather_facts(alignment, keys, column)[training]} if column else {}
+    facts = {column: gather_facts(keys, column)[training]} if column else {}
     rows = SiloRows(silo, id_array(alignment.ids)[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
     clients = split.deal(rows, count(opened.job, silo), opened.data.seed)
@@ -309,8 +312,8 @@ def _dealt(
 def _notes(opened: TableJob, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
     """Tell how many rows the silos have in common, and who has none."""
     yield overlap(alignment)
-    for silo, tables in opened.tables.items():
-        idle = [table.client for table in tables if table.client not in (*rosters[silo].clients, DEALT)]
+    for silo, clients in opened.clients.items():
+        idle = [own.table.client for own in clients if own.table.client not in (*rosters[silo].clients, DEALT)]
         if idle:
             yield f"{silo}: {join_names(idle)} has no training row of a common ID and takes no part"
 

@@ -10,7 +10,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState, States
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.engines.base import Engine, Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
 from tdcd.runs.layout import BEST, CHECKPOINT

@@ -16,7 +16,7 @@ from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, describe_value, to_tensor
 from tdcd.data.federation import Federation
-from tdcd.data.splits import Part
+from tdcd.data.holdout import Part
 from tdcd.engines import Training
 from tdcd.errors import DataError, JobError, ModelError, join_names, nearest
 from tdcd.models import ModelSpec, build

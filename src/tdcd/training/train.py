@@ -14,7 +14,7 @@ from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
-from tdcd.data.preparation import Preparation
+from tdcd.data.tables.preparation import Preparation
 from tdcd.engines import Engine, LocalEngine, OracleEngine, Training
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.layout import FEDERATED

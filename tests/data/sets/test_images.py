@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from data.sets import trees
+from tdcd.data.holdout import Part, parts_of
 from tdcd.data.sets import SETS, cifar10, read, split_among
 from tdcd.data.sets.base import Dataset
-from tdcd.data.splits import Part, parts_of
 from tdcd.errors import DataError
 
 

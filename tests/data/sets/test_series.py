@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from data.sets import trees
+from tdcd.data.holdout import Part, parts_of
 from tdcd.data.sets import SETS, mimic3, read, split_among
 from tdcd.data.sets.base import Dataset
 from tdcd.data.sets.mimic3 import CATEGORIES, CHANNELS, NORMAL
-from tdcd.data.splits import Part, parts_of
 from tdcd.errors import DataError
 
 STAYS = [

@@ -15,9 +15,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from math import hypot, isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,99 +24,12 @@ import numpy as np
 import polars as pl
 from pydantic import Field, ValidationError
 
-from tdcd.data.arrays import Array, is_constant
-from tdcd.data.tables import Batch, Numbers, TableHead, mixed, numbers_of, texts_of
+from tdcd.data.arrays import Array
+from tdcd.data.tables.columns import numbers_of, texts_of
+from tdcd.data.tables.reader import Batch
+from tdcd.data.tables.survey import NumberFacts, Survey, text_among_numbers, unlike
 from tdcd.errors import DataError, RunError, join_names
 from tdcd.strict import Strict, problems
-
-
-@dataclass(frozen=True)
-class NumberFacts:
-    """What a client or a hub knows of a column of numbers.
-
-    Plain sums, and sums of squares, say the same, but cancel for large values and vanish for small ones.
-    """
-
-    count: int
-    mean: float
-    """As near to the mean as a float64 comes."""
-    rest: float
-    """The mean less that: for large numbers it counts."""
-    spread: float
-    """The root of the sum of squared deviations from the mean."""
-    missing: int
-    dates: bool = False
-    """Whether they are dates, counted in days."""
-    whole: bool = False
-    """Whether they are whole numbers so large that float64 would round them; nothing here was rounded."""
-
-    @classmethod
-    def of(cls, numbers: Numbers, rows: Array) -> "NumberFacts":
-        """Describe a column in some rows, given by a mask."""
-        known = rows & ~np.isnan(numbers.values)
-        count, missing, whole = int(known.sum()), int((rows & ~known).sum()), numbers.whole is not None
-        if not count:
-            return cls(0, 0.0, 0.0, 0.0, missing, numbers.dates, whole)
-        with np.errstate(over="ignore", invalid="ignore"):  # told where the column is known
-            first = float(numbers.values[known][0])
-            mean = first + float(numbers.less(first)[known].mean())
-            apart = numbers.less(mean)[known] if isfinite(mean) else np.full(count, np.nan)
-            rest = float(apart.mean())
-            apart -= rest
-            scale = float(np.abs(apart).max())  # squares of small numbers would vanish, those of large ones be infinite
-            spread = scale * sqrt(np.square(apart / scale).sum()) if scale else 0.0
-        return cls(count, mean, rest, spread, missing, numbers.dates, whole)
-
-    def __add__(self, other: "NumberFacts") -> "NumberFacts":
-        missing = self.missing + other.missing
-        if not (self.count and other.count):
-            return replace(self if self.count else other, missing=missing, dates=self.dates)
-        count = self.count + other.count
-        apart = (other.mean - self.mean) + (other.rest - self.rest)
-        more = self.rest + apart * (other.count / count)
-        mean = self.mean + more
-        return NumberFacts(
-            count,
-            mean,
-            (self.mean - mean) + more,
-            hypot(self.spread, other.spread, apart * sqrt(self.count * (other.count / count))),
-            missing,
-            self.dates,
-            self.whole and other.whole,
-        )
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation; 0 where all numbers are the same but for rounding."""
-        deviation = self.spread / sqrt(self.count)
-        return 0.0 if not self.whole and is_constant(self.mean, deviation) else deviation
-
-
-@dataclass(frozen=True)
-class CategoryFacts:
-    """What a client or a hub knows of a column of categories."""
-
-    counts: Counter[str]
-    missing: int
-
-    @classmethod
-    def of(cls, values: pl.Series) -> "CategoryFacts":
-        """Describe values; null is no value."""
-        counts = values.drop_nulls().value_counts(name="count")
-        return cls(Counter(dict(counts.iter_rows())), values.null_count())
-
-    def __add__(self, other: "CategoryFacts") -> "CategoryFacts":
-        total = CategoryFacts(Counter(self.counts), self.missing)
-        total += other
-        return total
-
-    def __iadd__(self, other: "CategoryFacts") -> "CategoryFacts":
-        """Add without a copy of the counts: a column may have many texts, and many batches."""
-        self.counts.update(other.counts)
-        return CategoryFacts(self.counts, self.missing + other.missing)
-
-
-Facts = NumberFacts | CategoryFacts
 
 _LIKE_NUMBERS = re.compile(
     r"\(?[+\-−–]?\s*[$€£¥₹]?\s*[+\-−–]?\s*[.,]?[0-9][0-9.,'’\s/:%€$£¥₹+\-−–]*\)?"
@@ -126,71 +38,6 @@ _LIKE_NUMBERS = re.compile(
 """Also with no-break and narrow spaces, a minus sign, currencies, and dates with a time zone."""
 MOST_INPUTS = 1_000
 """That one column may become."""
-MOST_CATEGORIES = 100_000
-"""Different texts that a client keeps count of."""
-
-
-@dataclass
-class Survey:
-    """A client's look at its columns, a batch after the other; what it finds, the client tells its hub."""
-
-    table: TableHead
-    columns: Sequence[str]
-    facts: dict[str, Facts] = field(default_factory=dict)
-    empty: dict[str, int] = field(default_factory=dict)
-    """Training rows without a value in columns of which no value was seen yet: numbers or texts, nobody knows."""
-
-    problems: dict[str, str] = field(default_factory=dict)
-    """What is wrong with columns: all of it is told at once."""
-
-    def look(self, batch: Batch, training: Array) -> None:
-        """Take in a batch; only training rows count, but every row is checked."""
-        for column in self.columns:
-            if column not in self.problems:
-                try:
-                    self._look(batch, column, training)
-                except DataError as error:
-                    self.problems[column] = str(error)
-
-    def _look(self, batch: Batch, column: str, training: Array) -> None:
-        known = self.facts.get(column)
-        if column in self.table.settings.categories:
-            self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
-            return
-        numbers = numbers_of(batch, column)
-        if numbers is not None and np.isnan(numbers.values).all():  # fits numbers and texts
-            self.empty[column] = self.empty.get(column, 0) + int(training.sum())
-        elif numbers is not None:
-            if isinstance(known, CategoryFacts) or (known and known.dates != numbers.dates):
-                raise _unlike(batch, column, numbers)
-            self._add(column, NumberFacts.of(numbers, training))
-        else:
-            if isinstance(known, NumberFacts):
-                raise _text_among_numbers(batch, column)
-            self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
-
-    def _add(self, column: str, facts: Facts) -> None:
-        if column in self.facts:
-            known = self.facts[column]
-            known += facts  # type: ignore[operator]
-            facts = known
-        if isinstance(facts, CategoryFacts) and len(facts.counts) > MOST_CATEGORIES:
-            raise DataError(
-                f"{self.table}: column '{column}' holds more than {MOST_CATEGORIES:,} different texts; "
-                f"leave it out with silos.{self.table.silo}.exclude"
-            )
-        self.facts[column] = facts
-
-
-def _unlike(batch: Batch, column: str, numbers: Numbers) -> DataError:
-    row = batch.row(~np.isnan(numbers.values))
-    kind = "date" if numbers.dates else "number"
-    return mixed(batch.table, column, f"row {row} is the {kind} '{batch.cell(column, row)}', unlike others")
-
-
-def _text_among_numbers(batch: Batch, column: str) -> DataError:
-    row = batch.row(texts_of(batch, column).is_not_null())
-    return mixed(batch.table, column, f"row {row} is the text '{batch.cell(column, row)}'")
 
 
 class Number(Strict):
@@ -229,19 +76,21 @@ class Number(Strict):
         """Write the numbers of some rows into columns of zeros (rows, outputs); return unknown values: none."""
         numbers = numbers_of(batch, self.name)
         if numbers is None:
-            raise _text_among_numbers(batch, self.name)
+            raise text_among_numbers(batch, self.name)
         if numbers.dates != self.dates and not np.isnan(numbers.values).all():
-            raise _unlike(batch, self.name, numbers)
-        values = numbers.less(self.mean)[rows]
-        unknown = np.isnan(values)
-        scaled = np.zeros_like(values)
+            raise unlike(batch, self.name, numbers)
+        own = numbers if len(rows) == len(batch) else numbers.at(rows)
+        unknown = np.isnan(own.values)
         if not self.constant:
-            with np.errstate(over="ignore"):  # told below
-                scaled[~unknown] = (values[~unknown] - self.rest) / self.deviation
-        if (large := np.abs(scaled) > np.finfo(np.float32).max).any():
-            row = batch.first + int(rows[np.argmax(large)])
-            raise DataError(f"{batch.table}: column '{self.name}' holds a number too large in row {row}")
-        out[:, 0] = scaled
+            with np.errstate(over="ignore"):  # reported below
+                scaled = own.less(self.mean)
+                scaled -= self.rest
+                scaled /= self.deviation
+            scaled[unknown] = 0.0
+            if max(scaled.max(initial=0.0), -scaled.min(initial=0.0)) > np.finfo(np.float32).max:
+                row = batch.rows[rows[np.argmax(np.abs(scaled) > np.finfo(np.float32).max)]]
+                raise DataError(f"{batch.table}: column '{self.name}' holds a number too large in row {row}")
+            out[:, 0] = scaled
         if self.flagged:
             out[:, 1] = unknown
         return Counter()
@@ -279,8 +128,9 @@ class Category(Strict):
         if self.name not in batch.table.settings.categories:
             numbers = numbers_of(batch, self.name)
             if numbers is not None and not np.isnan(numbers.values).all():
-                raise _unlike(batch, self.name, numbers)
-        texts = texts_of(batch, self.name).gather(rows)
+                raise unlike(batch, self.name, numbers)
+        texts = texts_of(batch, self.name)
+        texts = texts if len(rows) == len(batch) else texts.gather(rows)
         places = {value: place for place, value in enumerate(self.values)}
         other = len(self.values) if self.other else -1
         place = texts.replace_strict(places, default=other, return_dtype=pl.Int32).to_numpy().copy()
@@ -311,17 +161,17 @@ class Preparation(Strict):
         constant = [column.name for column in self.columns if column.constant]
         return text + (f"; left out, as all training rows hold the same: {join_names(constant)}" if constant else "")
 
-    def apply(self, batch: Batch, rows: Array, unknown: dict[str, Counter[str]] | None = None) -> Array:
+    def apply(self, batch: Batch, rows: Array, unknown: dict[str, Counter[str]]) -> Array:
         """Return the numbers (rows, outputs) of some rows of a batch.
 
-        Categories that have no column of their own are counted in ``unknown``, by column, if that is wanted.
+        Categories that have no column of their own are counted in ``unknown``, by column.
         """
         out = np.zeros((len(rows), len(self.outputs)), dtype=np.float32)
         start = 0
         for column in self.columns:
             width = len(column.outputs)
             strange = column.write(batch, rows, out[:, start : start + width])
-            if unknown is not None and strange:
+            if strange:
                 unknown.setdefault(column.name, Counter()).update(strange)
             start += width
         return out
@@ -354,10 +204,10 @@ def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Prepara
         rare: A category in fewer rows than this shares the column "other".
     """
     surveys = sorted(surveys, key=lambda survey: survey.table.client)
-    problems = [problem for survey in surveys for problem in survey.problems.values()]
+    problems = [problem for survey in surveys for problem in survey.report.problems.values()]
     parts = []
     for column in columns:
-        if not any(column in survey.problems for survey in surveys):
+        if not any(column in survey.report.problems for survey in surveys):
             try:
                 parts.append(_fit_column(column, surveys, rare))
             except DataError as error:
@@ -368,7 +218,7 @@ def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Prepara
 
 
 def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
-    parts = [(survey.table, survey.facts[column]) for survey in surveys if column in survey.facts]
+    parts = [(survey.table, survey.report.facts[column]) for survey in surveys if column in survey.report.facts]
     silo = surveys[0].table.silo
     advice = f"leave it out with silos.{silo}.exclude"
     if not parts:
@@ -388,7 +238,7 @@ def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | C
                 f"'{two.client}' ({two.path}); mend one, or list the column in silos.{silo}.categories"
             )
         total = total + facts  # type: ignore[operator]
-    missing = total.missing + sum(survey.empty.get(column, 0) for survey in surveys)
+    missing = total.missing + sum(survey.report.empty.get(column, 0) for survey in surveys)
     if isinstance(total, NumberFacts):
         if not total.count:
             raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")

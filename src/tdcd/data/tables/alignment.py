@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 
 from tdcd.data.arrays import Array
-from tdcd.data.splits import Part
-from tdcd.data.tables import Batch, Table, TableHead, check_lengths, codes, ids_of, texts_of
+from tdcd.data.holdout import Part
+from tdcd.data.tables.reader import TableHead
 from tdcd.errors import DataError, join_names
 from tdcd.files import write_atomically
 
@@ -39,6 +39,14 @@ class Keys:
     """Whole numbers or texts, in the order of the rows."""
     facts: Mapping[str, Array]
     """Labels, parts and the like, by column: a text for each row; whole numbers without a point."""
+
+
+@dataclass(frozen=True)
+class PlacedKeys(Keys):
+    """What a client tells, once the common IDs are known."""
+
+    places: Array
+    """The place of each row's ID among the common ones, or −1."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +129,21 @@ class Alignment:
         joined = pl.DataFrame({"id": ids}).join(common, on="id", how="left", maintain_order="left")
         return joined["place"].fill_null(-1).to_numpy()
 
-    def places_of(self, keys: Sequence[Keys]) -> list[Array]:
-        """Return the places of each client's rows: one join for all clients of a silo."""
+    def place(self, keys: Sequence[Keys]) -> list[PlacedKeys]:
+        """Find the places of a silo's rows: one join for all of its clients."""
         if not keys:
             return []
         ends = np.cumsum([len(key.ids) for key in keys])[:-1]
-        return np.split(self.places(pl.concat([key.ids for key in keys])), ends)
+        places = np.split(self.places(pl.concat([key.ids for key in keys])), ends)
+        return [PlacedKeys(key.table, key.ids, key.facts, own) for key, own in zip(keys, places, strict=True)]
 
-    def verify(self, keys: Mapping[str, Sequence[Keys]], where: str) -> None:
-        """Check that every client still holds the IDs that it held when they were aligned.
+    def share(self, key: PlacedKeys) -> Share:
+        """Return what a client has of the common IDs."""
+        held = self.ids.gather(np.sort(key.places[key.places >= 0]))
+        return Share(len(key.ids), len(held), digest(held))
+
+    def verify(self, keys: Mapping[str, Sequence[Keys]], where: str) -> dict[str, list[PlacedKeys]]:
+        """Check that every client still holds the IDs that it held when they were aligned; return their places.
 
         Raises:
             DataError: one does not; names it and the first IDs.
@@ -139,42 +153,30 @@ class Alignment:
             raise DataError(
                 f"{where}: it is of the silos {join_names(self.shares)}, the job has {join_names(keys)}; {again}"
             )
+        placed = {}
         for silo, clients in keys.items():
             unique_ids(clients)
             names = {key.table.client for key in clients}
             if odd := sorted(names ^ set(self.shares[silo])):
                 raise DataError(f"{where}: these clients of silo '{silo}' are not in both it and the job: "
                                 f"{join_names(odd)}; {again}")  # fmt: skip
-            for key in clients:
+            placed[silo] = self.place(clients)
+            for key in placed[silo]:
                 self.verify_client(key, where)
+        return placed
 
-    def verify_client(self, key: Keys, where: str) -> None:
+    def verify_client(self, key: PlacedKeys, where: str) -> None:
         """Check that a client still holds the IDs that it held when they were aligned.
 
         Raises:
             DataError: it does not.
         """
-        share = self.shares[key.table.silo][key.table.client]
-        places = self.places(key.ids)
-        held = self.ids.gather(np.sort(places[places >= 0]))
-        if digest(held) != share.fingerprint:
+        then, now = self.shares[key.table.silo][key.table.client], self.share(key)
+        if now.fingerprint != then.fingerprint:
             raise DataError(
                 f"{key.table}: it does not hold the IDs that it held when {where} was made: "
-                f"{len(held)} of the common ones now, {share.common} then; align again with: tdcd align JOB.toml"
+                f"{now.common} of the common ones now, {then.common} then; align again with: tdcd align JOB.toml"
             )
-
-
-def read_keys(table: Table, columns: Sequence[str] = ()) -> Keys:
-    """Read the IDs of a table, and some columns with a value in every row."""
-    parts: list[pl.Series] = []
-    facts: dict[str, list[Array]] = {column: [] for column in columns}
-    for batch in table.batches([table.identity, *columns]):
-        parts.append(ids_of(batch))
-        for column, values in facts.items():
-            values.append(_fact(batch, column))
-    kind = TEXTS if any(part.dtype == pl.String for part in parts) else NUMBERS
-    ids = pl.concat([as_kind(part, kind) for part in parts])
-    return Keys(table, ids, {column: np.concatenate(values) for column, values in facts.items()})
 
 
 NUMBERS, TEXTS = "i", "U"
@@ -219,8 +221,10 @@ def same_kind(keys: Sequence[Keys]) -> list[Keys]:
     return [Keys(key.table, as_kind(key.ids, TEXTS), key.facts) for key in keys]
 
 
-def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]]) -> Alignment:
-    """Find the IDs that all silos have.
+def align(
+    keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]]
+) -> tuple[Alignment, dict[str, list[PlacedKeys]]]:
+    """Find the IDs that all silos have, and their places at every client.
 
     Args:
         keys: What the clients of each silo tell.
@@ -239,33 +243,34 @@ def align(keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, st
     if not len(common):
         text = "; ".join(f"'{silo}' has {len(result):,} ({_first(result)})" for silo, result in ids.items())
         raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
-    shares = {silo: {key.table.client: share_of(key, common) for key in clients} for silo, clients in keys.items()}
-    alignment = Alignment(common, shares, {})
-    values = {name: gather_facts(alignment, keys[silo], column) for name, (silo, column) in handed.items()}
-    return Alignment(common, shares, values)
+    bare = Alignment(common, {}, {})
+    placed = {silo: bare.place(clients) for silo, clients in keys.items()}
+    shares = {silo: {key.table.client: bare.share(key) for key in clients} for silo, clients in placed.items()}
+    values = {name: gather_facts(placed[silo], column) for name, (silo, column) in handed.items()}
+    return Alignment(common, shares, values), placed
 
 
-def gather_facts(alignment: Alignment, keys: Sequence[Keys], column: str) -> Array:
+def gather_facts(keys: Sequence[PlacedKeys], column: str) -> Array:
     """Return what a silo's clients tell of the common IDs, in their order."""
-    return _by_id(alignment, keys, [key.facts[column] for key in keys])
+    return _by_id(keys, [key.facts[column] for key in keys])
 
 
-def client_places(alignment: Alignment, keys: Sequence[Keys]) -> dict[str, Array]:
+def client_places(keys: Sequence[PlacedKeys]) -> dict[str, Array]:
     """Return, for each client of a silo, the place of every row of its file among the common IDs, or −1."""
-    return dict(zip((key.table.client for key in keys), alignment.places_of(keys), strict=True))
+    return {key.table.client: key.places for key in keys}
 
 
-def owners(alignment: Alignment, keys: Sequence[Keys]) -> Array:
+def owners(keys: Sequence[PlacedKeys]) -> Array:
     """Return the number of the client that holds each common ID."""
-    return _by_id(alignment, keys, [np.full(len(key.ids), number) for number, key in enumerate(keys)])
+    return _by_id(keys, [np.full(len(key.ids), number) for number, key in enumerate(keys)])
 
 
-def _by_id(alignment: Alignment, keys: Sequence[Keys], facts: Sequence[Array]) -> Array:
-    """Bring a fact of each client's rows into the order of the common IDs."""
-    values = np.concatenate(facts)
-    places = np.concatenate(alignment.places_of(keys))
-    result = np.empty(len(alignment.ids), dtype=values.dtype)
-    result[places[places >= 0]] = values[places >= 0]
+def _by_id(keys: Sequence[PlacedKeys], facts: Sequence[Array]) -> Array:
+    """Bring a fact of each client's rows into the order of the common IDs, each of which one client has."""
+    values, places = np.concatenate(facts), np.concatenate([key.places for key in keys])
+    there = places >= 0
+    result = np.empty(int(there.sum()), dtype=values.dtype)
+    result[places[there]] = values[there]
     return result
 
 
@@ -276,18 +281,6 @@ def parts_from(values: Array, column: str) -> Array:
     if strange:
         raise DataError(f"data.split_column: '{column}' says {join_names(strange)}; it may say {join_names(words)}")
     return np.array([words[str(value)] for value in values.tolist()], dtype=np.int8)
-
-
-def _fact(batch: Batch, column: str) -> Array:
-    """Return a column that has a value in every row."""
-    texts = codes(texts_of(batch, column), batch.table, names=True)
-    if texts.null_count():
-        raise DataError(
-            f"{batch.table}: column '{column}' has no value in {texts.null_count()} rows, the first of them row "
-            f"{batch.row(texts.is_null())}; every row needs one: fill them in, or leave those rows out"
-        )
-    check_lengths(batch, texts)
-    return id_array(texts)
 
 
 def unique_ids(keys: Sequence[Keys]) -> pl.Series:
@@ -313,12 +306,6 @@ def common_ids(ids: Sequence[pl.Series]) -> pl.Series:
     """Return the IDs that all lists have, in ascending order; no list has one twice."""
     frames = [pl.DataFrame({"id": own}) for own in ids]
     return reduce(lambda a, b: a.join(b, on="id", how="semi"), frames)["id"].sort()
-
-
-def share_of(key: Keys, common: pl.Series) -> Share:
-    """Return what a client has of the common IDs."""
-    held = common_ids([key.ids, common])
-    return Share(len(key.ids), len(held), digest(held))
 
 
 def id_array(series: pl.Series) -> Array:
