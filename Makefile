@@ -21,7 +21,7 @@ test: check ## the gate: style, types and every test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 quick: check ## style, types and the tests that start no process, with few drawn cases
-	TDCD_QUICK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --ignore tests/deployment
+	TDCD_QUICK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --ignore tests/sites
 
 coverage: .venv/installed ## which lines of the package the tests run
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --cov tdcd --cov-report term:skip-covered
@@ -45,7 +45,7 @@ format: .venv/installed ## put the code in the project's style
 
 protocol: .venv/installed ## generate the code of the network protocol from its .proto file
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
-	  tdcd/deployment/wire/tdcd.proto
+	  tdcd/sites/transport/wire/tdcd.proto
 
 clean: ## remove what make made; runs/ is yours and stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from tdcd.deployment.identity import Identity
-from tdcd.deployment.local import LocalFederation
-from tdcd.experiments.job import Job, load_job
-from tdcd.experiments.run import run_job
+from tdcd.sites.security.identity import Identity
+from tdcd.sites.local_deployment import LocalFederation
+from tdcd.jobs.schema import Job, load_job
+from tdcd.jobs.run import run_job
 from tdcd.runs.environment import describe_session
 from tdcd.runs.reader import read_history
 

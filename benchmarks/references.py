@@ -21,8 +21,8 @@ TESTS = (
     "tests/training/test_metrics.py",
     "tests/training/test_crashes.py::test_stopped_at_any_write_it_ends_where_it_would_have",
     "tests/training/test_crashes.py::test_more_rounds_end_where_a_run_of_so_many_ends",
-    "tests/deployment/test_endings.py::test_hubs_killed_at_any_write_end_with_weights_of_the_same_round",
-    "tests/deployment/test_absences.py::test_whoever_dies_whenever_the_rest_is_trained_on",
+    "tests/sites/test_endings.py::test_hubs_killed_at_any_write_end_with_weights_of_the_same_round",
+    "tests/sites/test_absences.py::test_whoever_dies_whenever_the_rest_is_trained_on",
     "tests/experiments/test_sweep.py::test_whichever_runs_fail_all_others_are_trained",
 )
 

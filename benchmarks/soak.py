@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tdcd.deployment.identity import Identity
-from tdcd.deployment.local import LocalFederation
-from tdcd.experiments.job import load_job
+from tdcd.sites.security.identity import Identity
+from tdcd.sites.local_deployment import LocalFederation
+from tdcd.jobs.schema import load_job
 from tdcd.runs.reader import read_history
 
 SETTINGS = {

@@ -9,9 +9,9 @@ import pytest
 from tdcd.costs import Costs
 from tdcd.data.features import FEATURES_TAGS
 from tdcd.data.rows import ROWS_TAGS
-from tdcd.experiments.job import Job, SetData, SiloJob, TableData, parse_job
 from tdcd.experiments.reproduce import EXPERIMENTS
 from tdcd.experiments.sweep import Picture, Selection, Sweep, combinations, parse_sweep
+from tdcd.jobs.schema import Job, SetData, SiloJob, TableData, parse_job
 from tdcd.models.spec import KINDS
 from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS

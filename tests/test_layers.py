@@ -1,10 +1,12 @@
 """Imports point left only.
 
-core <- models, data, runs <- compute <- engines <- training <- experiments <- deployment <- cli
+core <- models, data, runs <- compute <- engines <- training <- jobs <- sites, experiments <- cli
 """
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import tdcd
@@ -19,23 +21,13 @@ BELOW: dict[str, set[str]] = {
     "compute": {"errors", "core", "models", "data"},
     "engines": {"errors", "core", "models", "data", "compute"},
     "training": BASE | {"core", "models", "data", "runs", "compute", "engines"},
-    "experiments": BASE | {"costs", "core", "models", "data", "runs", "compute", "engines", "training"},
-    "deployment": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "experiments"},
+    "jobs": BASE | {"core", "models", "data", "runs", "compute", "engines", "training"},
+    "sites": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "jobs"},
+    "experiments": BASE | {"costs", "core", "models", "data", "runs", "compute", "engines", "training", "jobs"},
     "reports": BASE | {"costs", "core", "runs"},
     "cli": BASE
-    | {
-        "costs",
-        "core",
-        "models",
-        "data",
-        "runs",
-        "compute",
-        "engines",
-        "training",
-        "experiments",
-        "deployment",
-        "reports",
-    },
+    | {"costs", "core", "models", "data", "runs", "compute", "engines", "training", "jobs", "sites"}
+    | {"experiments", "reports"},
 }
 OUTSIDE_CORE = {
     "pydantic",
@@ -100,6 +92,26 @@ def test_the_mathematics_needs_torch_and_numpy_only() -> None:
         assert not tops & OUTSIDE_CORE, path
 
 
+def test_one_module_knows_grpc_and_protobuf() -> None:
+    known = {PACKAGE / "sites" / "transport" / "grpc.py", *(PACKAGE / "sites" / "transport" / "wire").glob("*.py")}
+    for path in set(PACKAGE.rglob("*.py")) - known:
+        strange = {name for name in imports(path) if re.match(r"grpc|google|tdcd\.sites\.transport\.wire", name)}
+        assert not strange, path
+
+
+def loaded_by(module: str) -> set[str]:
+    """Return the packages that a process has loaded once it has imported a module."""
+    code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_sites_load_what_they_need_only() -> None:
+    """Hubs and clients start often, at small machines."""
+    for module in ("tdcd.sites.hub.main", "tdcd.sites.client.main"):
+        assert not loaded_by(module) & {"matplotlib", "jinja2", "sklearn", "PIL", "polars"}, module
+
+
 def test_nothing_is_unpickled() -> None:
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -110,8 +122,5 @@ def test_nothing_is_unpickled() -> None:
 
 def test_the_command_line_starts_without_torch() -> None:
     """`tdcd --help` should not wait for a deep-learning framework."""
-    import subprocess
-    import sys
-
     code = "import sys, tdcd.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

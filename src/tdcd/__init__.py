@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
     from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
-    from tdcd.experiments.data import JobData, load_data
-    from tdcd.experiments.job import Job, load_job
-    from tdcd.experiments.predict import Run, load_run
-    from tdcd.experiments.run import JobObserver, JobResult, run_job
     from tdcd.experiments.sweep import Sweep, load_sweep
     from tdcd.experiments.sweeping import SweepObserver, run_sweep
+    from tdcd.jobs.data import JobData, load_data
+    from tdcd.jobs.predict import Run, load_run
+    from tdcd.jobs.run import JobObserver, JobResult, run_job
+    from tdcd.jobs.schema import Job, load_job
     from tdcd.reports.comparison import write_study
     from tdcd.reports.page import write_report
     from tdcd.reports.pricing import times, traffic_by_round
@@ -42,16 +42,16 @@ _HOMES = {
     "DivergedError": "tdcd.errors",
     "Evaluation": "tdcd.runs.records",
     "Federation": "tdcd.data.federation",
-    "Job": "tdcd.experiments.job",
-    "JobData": "tdcd.experiments.data",
+    "Job": "tdcd.jobs.schema",
+    "JobData": "tdcd.jobs.data",
     "JobError": "tdcd.errors",
-    "JobObserver": "tdcd.experiments.run",
-    "JobResult": "tdcd.experiments.run",
+    "JobObserver": "tdcd.jobs.run",
+    "JobResult": "tdcd.jobs.run",
     "Labels": "tdcd.training.labels",
     "ModelError": "tdcd.errors",
     "Observer": "tdcd.training.loop",
     "Result": "tdcd.training.result",
-    "Run": "tdcd.experiments.predict",
+    "Run": "tdcd.jobs.predict",
     "RunError": "tdcd.errors",
     "Samples": "tdcd.core.topology",
     "Settings": "tdcd.training.settings",
@@ -60,13 +60,13 @@ _HOMES = {
     "SweepObserver": "tdcd.experiments.sweeping",
     "TdcdError": "tdcd.errors",
     "load_blocks": "tdcd.runs.store",
-    "load_data": "tdcd.experiments.data",
-    "load_job": "tdcd.experiments.job",
-    "load_run": "tdcd.experiments.predict",
+    "load_data": "tdcd.jobs.data",
+    "load_job": "tdcd.jobs.schema",
+    "load_run": "tdcd.jobs.predict",
     "load_sweep": "tdcd.experiments.sweep",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
-    "run_job": "tdcd.experiments.run",
+    "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweeping",
     "samples": "tdcd.data.federation",
     "times": "tdcd.reports.pricing",

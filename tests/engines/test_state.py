@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import tdcd
-from deployment.memory import Federation as Sites
-from deployment.test_rounds import job, patient, set_up
+from sites.memory import Federation as Sites
+from sites.memory import run_virtually
+from sites.test_rounds import job, patient, set_up
 from support import same
 from tdcd.core.network import Block, Network
 from tdcd.core.state import HubUpdate, SiloState
@@ -74,20 +75,20 @@ def test_a_named_tensor_goes_from_round_to_round(monkeypatch: pytest.MonkeyPatch
 
 def test_a_named_tensor_is_carried_at_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tdcd.training.setup.hub_updates", slow_updates)
-    monkeypatch.setattr("tdcd.deployment.gathering.hub_updates", slow_updates)
+    monkeypatch.setattr("tdcd.sites.hub.setup.hub_updates", slow_updates)
     wanted = patient(job(2, 2))
     federation = Sites(wanted, tmp_path)
 
     async def run() -> dict[str, SiloState]:
         await federation.start()
-        states = {silo: hub.first_state() for silo, hub in federation.hubs.items()}
+        states = {silo: hub.setup.first_state() for silo, hub in federation.hubs.items()}
         for number in range(1, 4):
-            result = await asyncio.gather(*(hub.one_round(states[s], number) for s, hub in federation.hubs.items()))
+            result = await asyncio.gather(*(hub.run_round(states[s], number) for s, hub in federation.hubs.items()))
             states = {silo: state for silo, (state, _) in zip(federation.hubs, result, strict=True)}
         await federation.stop()
         return states
 
-    found = asyncio.run(run())
+    found = run_virtually(run())
     setup = set_up(wanted)
     rosters = {silo: task.roster for silo, task in setup.tasks.items()}
     engine = tdcd.engines.OracleEngine(setup.training(wanted.training, rosters))

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples, same
-from tdcd.experiments.job import embedded_job_text
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
-from tdcd.experiments.run import run_variant
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
 from tdcd.experiments.sweeping import FailedRunsError, SweepObserver, run_sweep
+from tdcd.jobs.run import run_variant
+from tdcd.jobs.schema import embedded_job_text
 from tdcd.runs.records import Outcome
 
 TINY: dict[str, Any] = {

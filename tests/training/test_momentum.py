@@ -10,9 +10,9 @@ from torch import nn
 
 import tdcd
 from support import same
-from tdcd.experiments.data import load_data
-from tdcd.experiments.job import parse_job
-from tdcd.experiments.run import run_variant, variant_job
+from tdcd.jobs.data import load_data
+from tdcd.jobs.run import run_variant, variant_job
+from tdcd.jobs.schema import parse_job
 
 TRAINING: dict[str, Any] = {
     "loss": "binary-cross-entropy",

@@ -31,8 +31,8 @@ def command(
     from rich.text import Text
 
     from tdcd.cli.terminal import terminal
-    from tdcd.experiments.job import TableData, load_job
-    from tdcd.experiments.tables import TableJob
+    from tdcd.jobs.schema import TableData, load_job
+    from tdcd.jobs.tables import TableJob
     from tdcd.strict import parse_setting
 
     read = load_job(job, dict(parse_setting(text) for text in settings or []))

@@ -56,8 +56,8 @@ def labels(
 
     from tdcd.cli.terminal import terminal
     from tdcd.experiments.audit import audit_labels, privatizers_of
-    from tdcd.experiments.data import load_data
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.data import load_data
+    from tdcd.jobs.schema import load_job
     from tdcd.runs.layout import JOB, holds_run
     from tdcd.runs.reader import read_run
     from tdcd.strict import parse_setting

@@ -25,9 +25,9 @@ def command(
     from rich.table import Table
 
     from tdcd.cli.terminal import terminal
-    from tdcd.deployment.identity import certify, expires, read_certificate
-    from tdcd.deployment.run import check_silo, read_set, silos_of
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.schema import load_job
+    from tdcd.sites.participants import check_silo, read_set, silos_of
+    from tdcd.sites.security.identity import certify, expires, read_certificate
 
     read = load_job(job)
     names = silos_of(read, read_set(read))

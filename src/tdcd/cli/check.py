@@ -23,8 +23,8 @@ def command(
 
     from tdcd.cli.terminal import terminal
     from tdcd.data.label_encoding import must_name
-    from tdcd.experiments.data import load_data
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.data import load_data
+    from tdcd.jobs.schema import load_job
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
     with terminal(stderr=True).status("") as status:

@@ -25,9 +25,9 @@ def command(
     insecure: Insecure = False,
 ) -> None:
     """Run a client until its hub says that the training is over; when the hub is away, it waits."""
-    from tdcd.deployment.run import run_client
-    from tdcd.deployment.site import ClientSite, read_site
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.schema import load_job
+    from tdcd.sites.client.main import run_client
+    from tdcd.sites.site_file import ClientSite, read_site
 
     style = log_style(log)
     importable(job.parent)

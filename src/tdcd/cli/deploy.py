@@ -32,9 +32,9 @@ def command(
     insecure: Insecure = False,
 ) -> None:
     """Start every hub and every client of a job as a process of its own; started again, it goes on."""
-    from tdcd.deployment.local import LocalFederation
     from tdcd.errors import JobError
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.schema import load_job
+    from tdcd.sites.local_deployment import LocalFederation
     from tdcd.strict import parse_setting
 
     if not local:

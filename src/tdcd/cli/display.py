@@ -20,8 +20,8 @@ from tdcd.cli.screen import Screen
 from tdcd.cli.terminal import terminal
 from tdcd.data.federation import Federation
 from tdcd.errors import TdcdError
-from tdcd.experiments.job import Job
-from tdcd.experiments.run import JobObserver, JobResult
+from tdcd.jobs.run import JobObserver, JobResult
+from tdcd.jobs.schema import Job
 from tdcd.runs.records import Evaluation
 from tdcd.training.metrics import PRIMARY
 

@@ -32,10 +32,10 @@ def command(
 
     Started again after a stop, it resumes from the latest checkpoint that all hubs share.
     """
-    from tdcd.deployment.metrics import serve
-    from tdcd.deployment.run import run_hub
-    from tdcd.deployment.site import HubSite, read_site
-    from tdcd.experiments.job import load_job
+    from tdcd.jobs.schema import load_job
+    from tdcd.sites.hub.main import run_hub
+    from tdcd.sites.prometheus import serve
+    from tdcd.sites.site_file import HubSite, read_site
 
     style = log_style(log)
     importable(job.parent)
@@ -48,7 +48,7 @@ def command(
             insecure=insecure,
             observer=_observer(logger),
             log=logger.info,
-            watch=lambda hub: serve(hub, own.metrics),
+            watch=lambda snapshot: serve(snapshot, own.metrics),
         )
 
 

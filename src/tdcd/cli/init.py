@@ -16,7 +16,7 @@ def command(
 ) -> None:
     """Write a commented job file to edit and train."""
     from tdcd.errors import nearest
-    from tdcd.experiments.job import EMBEDDED, TEMPLATES, embedded_job_text
+    from tdcd.jobs.schema import EMBEDDED, TEMPLATES, embedded_job_text
 
     if name not in (*EMBEDDED, *TEMPLATES):
         raise JobError(f"no job to start from is called '{name}'{nearest(name, (*EMBEDDED, *TEMPLATES))}")

@@ -39,7 +39,7 @@ def command(
         raise JobError(f"{out} exists already and is left as it is; choose another with --out")
     check_run(run)
     importable(run, *import_path(run))
-    from tdcd.experiments.predict import load_run
+    from tdcd.jobs.predict import load_run
 
     loaded = load_run(run)
     if table:

@@ -13,7 +13,7 @@ from tdcd.errors import JobError, TdcdError, nearest
 if TYPE_CHECKING:
     from logging import Logger
 
-    from tdcd.deployment.logs import Style
+    from tdcd.sites.logs import Style
 
 Log = Annotated[str, typer.Option("--log", help="Log lines for people (human), or as JSON (json).")]
 Insecure = Annotated[
@@ -32,7 +32,7 @@ def log_style(log: str) -> "Style":
 @contextmanager
 def running(site: str, style: "Style", when_stopped: str) -> "Iterator[Logger]":
     """Keep a site's log while it runs, and end the process as it ends: 0 finished, 2 told why not, 130 stopped."""
-    from tdcd.deployment.logs import logs
+    from tdcd.sites.logs import logs
 
     for kind in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it with SIGINT ignored
         signal.signal(kind, signal.default_int_handler)

@@ -1,6 +1,7 @@
 """``tdcd status``: how a hub is doing."""
 
 import json as json_
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from tdcd.cli.site import Insecure
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tdcd.deployment.wire.tdcd_pb2 import StatusReply
+    from tdcd.sites.messages.calls import HubStatus
 
 EXAMPLES = """Examples:
 
@@ -35,7 +36,7 @@ def command(
     from rich.live import Live
 
     from tdcd.cli.terminal import terminal
-    from tdcd.deployment.status import ask
+    from tdcd.sites.status import ask
 
     reply = ask(site, insecure=insecure)
     if json:
@@ -54,20 +55,14 @@ def command(
             return
 
 
-def _facts(reply: "StatusReply") -> dict[str, Any]:
-    from google.protobuf.json_format import MessageToDict
-
-    facts: dict[str, Any] = MessageToDict(
-        reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    facts["evaluation"] = json_.loads(reply.evaluation) if reply.evaluation else None
-    return {name: int(value) if name in _NUMBERS else value for name, value in facts.items()}
+def _facts(reply: "HubStatus") -> dict[str, Any]:
+    """Return all of it, with the evaluation as a table of its own."""
+    record = asdict(reply)
+    record["evaluation"] = json_.loads(reply.evaluation) if reply.evaluation else None
+    return record
 
 
-_NUMBERS = ("round", "rounds", "bytes_sent", "bytes_received")
-
-
-def _shown(reply: "StatusReply") -> "RenderableType":
+def _shown(reply: "HubStatus") -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

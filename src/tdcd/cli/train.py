@@ -14,7 +14,7 @@ from tdcd.runs.layout import ENVIRONMENT, FEDERATION, JOB, check_no_run, check_r
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
-    from tdcd.experiments.job import Job
+    from tdcd.jobs.schema import Job
 
 EXAMPLES = """Examples:
 
@@ -91,7 +91,7 @@ def _resolve(
     file: Path | None, resume: Path | None, out: Path | None, overrides: dict[str, Any], clients: int | None
 ) -> tuple["Job", str, Path]:
     """Find the job and the directory it runs in."""
-    from tdcd.experiments.job import EMBEDDED, load_job
+    from tdcd.jobs.schema import EMBEDDED, load_job
 
     if resume is None:
         where = str(file or "digits")
@@ -114,7 +114,7 @@ def _resolve(
 
 def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, json: bool) -> None:
     from tdcd.cli.display import display
-    from tdcd.experiments.run import run_job
+    from tdcd.jobs.run import run_job
     from tdcd.reports.page import write_report
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

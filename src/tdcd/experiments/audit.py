@@ -27,8 +27,8 @@ from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.engines import LocalEngine
 from tdcd.errors import JobError, nearest
-from tdcd.experiments.data import JobData
-from tdcd.experiments.job import Job
+from tdcd.jobs.data import JobData
+from tdcd.jobs.schema import Job
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure, scikit_learn
 from tdcd.training.setup import Setup, device_of, prepare

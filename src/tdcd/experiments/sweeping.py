@@ -19,9 +19,9 @@ from filelock import FileLock, Timeout
 
 from tdcd.compute import cores
 from tdcd.errors import RunError
-from tdcd.experiments.job import Job, TableData
 from tdcd.experiments.processes import Processes, processes
 from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
+from tdcd.jobs.schema import Job, TableData
 from tdcd.runs.jobs import differences, has_more_rounds, stored_job
 from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run
 from tdcd.runs.reader import read_history, read_outcome

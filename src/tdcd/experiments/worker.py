@@ -23,9 +23,9 @@ import torch
 
 from tdcd.compute import cores
 from tdcd.errors import DivergedError, TdcdError
-from tdcd.experiments.data import JobData, load_data
-from tdcd.experiments.job import Job, parse_job
-from tdcd.experiments.run import JobObserver, run_variant
+from tdcd.jobs.data import JobData, load_data
+from tdcd.jobs.run import JobObserver, run_variant
+from tdcd.jobs.schema import Job, parse_job
 from tdcd.runs.records import Evaluation
 from tdcd.runs.store import wait_until_free
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import Tensor
 
@@ -14,7 +14,6 @@ from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
-from tdcd.data.tables.preparation import Preparation
 from tdcd.engines import Engine, LocalEngine, OracleEngine, Training
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.layout import FEDERATED
@@ -25,6 +24,9 @@ from tdcd.training.loop import Loop, Observer
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings
 from tdcd.training.setup import Models, Setup, device_of, prepare, starting_blocks
+
+if TYPE_CHECKING:
+    from tdcd.data.tables.preparation import Preparation
 
 EngineName = Literal["local", "oracle"]
 
@@ -169,7 +171,7 @@ def describe_silo(
     row_shape: Sequence[int],
     network_description: str,
     compute: str,
-    preparation: Preparation | None,
+    preparation: "Preparation | None",
 ) -> SiloRecord:
     """Describe a silo; one that has labels only has no network."""
     block = dict(named_tensors(network.module)) if network else {}

@@ -218,7 +218,7 @@ class Table(TableHead):
             raise DataError(f"{self}: cannot be read: {error.strerror}") from error
         return status.st_size, status.st_mtime_ns
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
         """Rows are known by their number from one pass to the next, so the file must stay what it was."""
         if self._stamp != self._look_at_file():
             raise DataError(f"{self}: it has changed while it was being read; start again when it is complete")
@@ -242,7 +242,7 @@ class Table(TableHead):
                 cell on that is none, whatever it is, all cells are read as texts.
             after: Leave out so many rows.
         """
-        self._check_unchanged()
+        self.check_unchanged()
         if not self.rows:
             raise DataError(f"{self}: it has a header but no rows")
         names, done = list(dict.fromkeys(columns)), after
@@ -254,7 +254,7 @@ class Table(TableHead):
             for piece in self._pieces(names, frozenset(), done):
                 yield Batch(self, np.arange(done + 1, done + 1 + piece.height), piece)
                 done += piece.height
-        self._check_unchanged()
+        self.check_unchanged()
         if done < self.rows:
             raise DataError(f"{self}: damaged: {done} of its {self.rows} rows can be read; get it again")
 

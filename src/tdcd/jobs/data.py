@@ -1,0 +1,153 @@
+"""From a job to its data, ready to train on."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tdcd.core.topology import Samples
+from tdcd.data.arrays import Array
+from tdcd.data.federation import Federation, Silo
+from tdcd.data.holdout import Part, parts_of
+from tdcd.data.rows import Drawn, RowSplit, SiloRows
+from tdcd.data.sets import SETS, read, split_among
+from tdcd.errors import DataError, JobError, join_names, nearest
+from tdcd.jobs.schema import Job, SetData, TableData, known_silos
+from tdcd.memory import giving_back_memory
+
+Log = Callable[[str], None]
+"""Is told what is being read."""
+
+UNEQUAL = 5
+"""Clients whose rows differ by more than this factor are worth a note."""
+TEST_FRACTION = 0.2
+"""Held out for testing where neither the job nor the publisher says."""
+
+
+@dataclass(frozen=True)
+class JobData:
+    """What a job trains, validates and tests on."""
+
+    federation: Federation
+    held_out: Mapping[Part, Samples]
+    """The samples for validation and for testing, where there are some."""
+    ids: Mapping[Part, Array]
+    """The IDs of every part, in the order of its samples."""
+
+    @property
+    def parts(self) -> Mapping[Part, Samples]:
+        """The samples of every part."""
+        return {Part.TRAIN: self.federation.samples, **self.held_out}
+
+
+def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> JobData:  # noqa: ARG005
+    """Read a job's data and deal it to silos and clients.
+
+    Args:
+        job: What to read.
+        where: How to call the job in errors.
+        log: Is called with the name of whatever is being read.
+
+    Raises:
+        DataError, JobError: something is missing, damaged or does not fit; the message says what and where.
+    """
+    if isinstance(job.data, TableData):
+        from tdcd.jobs.tables import from_tables
+
+        with giving_back_memory():
+            data = from_tables(job, where, log)
+    else:
+        log(job.data.source)
+        data = _from_set(job, job.data, where)
+    notes = (*data.federation.notes, *_unequal(job, data.federation))
+    return replace(data, federation=replace(data.federation, notes=notes))
+
+
+def _from_set(job: Job, data: SetData, where: str) -> JobData:
+    dataset = read(data.source, data.directory, data.pixels)
+    split = data.features or SETS[data.source].features
+    blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
+    names = [*blocks]
+    if job.labels.silo in job.silos and job.labels.silo not in blocks:  # a silo that has labels only
+        names.append(job.labels.silo)
+    known_silos(job.silos, names, where)
+    if job.labels.silo is not None and job.labels.silo not in names:
+        raise JobError(
+            f"{where}: labels.silo: the data has no silo '{job.labels.silo}'; to add one that has labels only, give it "
+            f"clients, [silos.{job.labels.silo}] clients = 3{nearest(job.labels.silo, blocks)}"
+        )
+    rows = row_splits(job, names, where)
+    parts = draw_parts(dataset.ids, data, where, dataset.testing)
+    samples, ids = split_among(dataset, blocks, parts)
+    training = parts == Part.TRAIN
+    silos = [
+        Silo(
+            name=silo,
+            features=samples[Part.TRAIN].features.get(silo),
+            ids=ids[Part.TRAIN],
+            clients=rows[silo].deal(
+                SiloRows(
+                    silo,
+                    dataset.ids[training],
+                    dataset.labels[training],
+                    {name: values[training] for name, values in dataset.attributes.items()},
+                ),
+                count(job, silo),
+                data.seed,
+            ),
+        )
+        for silo in names
+    ]
+    federation = Federation.from_silos(silos, samples.pop(Part.TRAIN).labels, ids[Part.TRAIN])
+    notes = []
+    if dataset.columns:
+        taken = np.concatenate([np.arange(len(dataset.columns))[index[-1]] for index in blocks.values()])
+        distinct = len(np.unique(taken))
+        if distinct < len(dataset.columns):
+            notes.append(f"{distinct} of {len(dataset.columns)} columns fall to silos, the others to none")
+        if distinct < len(taken):
+            notes.append("some columns fall to several silos")
+    return JobData(replace(federation, classes=dataset.classes, notes=tuple(notes)), samples, ids)
+
+
+def _unequal(job: Job, federation: Federation) -> Iterator[str]:
+    """Warn of what unequal clients do to the paper's uniform mean."""
+    for silo, roster in federation.rosters.items():
+        low, high = min(roster.counts()), max(roster.counts())
+        if job.training.averaging == "uniform" and high > UNEQUAL * low:
+            yield (
+                f"{silo}: its clients hold {low:,} to {high:,} training rows, and averaging = 'uniform' counts all of "
+                "them the same; 'samples' would count each by its rows"
+            )
+
+
+def draw_parts(ids: Array, data: SetData | TableData, where: str, testing: Array | None = None) -> Array:
+    """Choose what is held out: as the job says, else as the publisher does, else a fifth; no part may be empty."""
+    fraction = TEST_FRACTION
+    if data.test_fraction is not None:
+        fraction, testing = data.test_fraction, None
+    parts = parts_of(ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
+    wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
+    for part in wanted:
+        if not (parts == part).any():
+            raise DataError(f"{where}: the fractions in data leave no samples to {part.word}; choose others")
+    return parts
+
+
+def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:
+    """Return how each silo's rows are dealt."""
+    result = {silo: (job.silos[silo].rows if silo in job.silos else None) or job.data.rows for silo in silos}
+    together = [silo for silo, split in result.items() if isinstance(split, Drawn) and split.same]
+    if len({count(job, silo) for silo in together}) > 1:
+        text = join_names(f"{silo} {count(job, silo)}" for silo in together)
+        raise JobError(
+            f"{where}: rows.same = true deals the same IDs to client k of every silo, so all need the same "
+            f"number of clients; here they are {text}"
+        )
+    return result
+
+
+def count(job: Job, silo: str) -> int | None:
+    """Return a silo's number of clients, if the job says."""
+    own = job.silos[silo].clients if silo in job.silos else None
+    return own if isinstance(own, int) else job.data.clients

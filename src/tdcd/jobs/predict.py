@@ -1,0 +1,200 @@
+"""A finished run, taken up again to predict."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+import numpy as np
+import polars as pl
+import torch
+
+from tdcd.core.network import Network
+from tdcd.data.arrays import Array
+from tdcd.data.federation import samples
+from tdcd.data.holdout import Part
+from tdcd.data.label_encoding import again
+from tdcd.data.tables.alignment import align, client_places, gather_facts, id_array, same_kind
+from tdcd.data.tables.client import ClientTable, encode_rows
+from tdcd.data.tables.preparation import Category, Preparation
+from tdcd.data.tables.reader import Table
+from tdcd.errors import DataError, RunError, join_names, nearest
+from tdcd.jobs.data import load_data
+from tdcd.jobs.schema import Job, TableData, load_job
+from tdcd.jobs.tables import overlap
+from tdcd.models import build
+from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
+from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.records import FederationRecord, read_record
+from tdcd.runs.store import load_blocks
+from tdcd.training.result import Result
+from tdcd.training.setup import fit_blocks, starting_blocks
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a run says of samples."""
+
+    frame: pl.DataFrame
+    """A row for each ID: the prediction, and probabilities of classes."""
+    measures: Mapping[str, float]
+    """How good they are, where labels are known."""
+    note: str
+    """Of whom they are."""
+    warnings: tuple[str, ...] = ()
+    """What the rows hold that the training did not know."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of a job. ``load_run`` reads one."""
+
+    path: Path
+    job: Job
+    result: Result
+    classes: tuple[str, ...]
+    """What the classes 0, 1, 2, … stand for, where that is known."""
+    preparations: Mapping[str, Preparation]
+    """How each silo's tables become numbers, for jobs over tables."""
+    ended: str
+    """How it ended, in a few words."""
+
+    def predict_tables(self, files: Mapping[str, Sequence[Path | str]]) -> Predictions:
+        """Predict from tables with the columns of the training: for the IDs that all silos' files have.
+
+        Args:
+            files: The files of each silo.
+        """
+        if not isinstance(self.job.data, TableData):
+            raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
+        silos = self.result.blocks
+        for name in files:
+            if name not in silos:
+                raise DataError(f"'{name}' is no silo of {self.path}{nearest(name, silos)}")
+        missing = [silo for silo in self.result.networks if not files.get(silo)]
+        if missing:
+            raise DataError(f"predicting needs a table of every silo; there is none for {join_names(missing)}")
+        tables = {
+            silo: [ClientTable(Table(silo, str(path), Path(path), self.job.silos[silo])) for path in files[silo]]
+            for silo in silos
+            if silo in files
+        }
+        owner = self._label_owner(tables)
+        label = self.job.silos[owner].label if owner else None
+        listed = {
+            silo: same_kind([client.read_keys([label] if label and silo == owner else []) for client in own])
+            for silo, own in tables.items()
+        }
+        alignment, keys = align(listed, {})
+        parts = np.full(len(alignment.ids), Part.TEST)
+        features: dict[str, Array] = {}
+        warnings: list[str] = []
+        for silo, own in tables.items():
+            if silo in self.preparations:
+                unknown: dict[str, Counter[str]] = {}
+                made = self.preparations[silo]
+                features[silo] = encode_rows(own, made, client_places(keys[silo]), parts, unknown)[Part.TEST]
+                warnings += _unknown(silo, made, unknown, len(alignment.ids))
+        frame = self._frame(id_array(alignment.ids), self.result.scores(features))
+        measures = {}
+        if label and owner:
+            labels = again(gather_facts(keys[owner], label), self.classes)
+            measures = self.result.evaluate(samples(features, labels))
+        return Predictions(frame, measures, overlap(alignment), tuple(warnings))
+
+    def _label_owner(self, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:
+        """Return a silo whose new tables all have the column of labels."""
+        for silo, own in tables.items():
+            label = self.job.silos[silo].label
+            if label and all(label in client.table.header for client in own):
+                return silo
+        return None
+
+    def predict_held_out(self) -> Predictions:
+        """Predict the job's own test samples, and measure how well."""
+        data = load_data(self.job, str(self.path))
+        made = data.federation
+        if (made.preparations, made.classes) != (self.preparations, self.classes):
+            raise RunError(
+                f"{self.path}: the job's tables are no longer those that it was trained on; predict from them as new "
+                "tables: tdcd predict RUN --table SILO=FILE"
+            )
+        if Part.TEST not in data.held_out:
+            raise DataError(f"{self.path}: its data has no test samples")
+        part = data.held_out[Part.TEST]
+        frame = self._frame(data.ids[Part.TEST], self.result.scores(part.features))
+        return Predictions(frame, self.result.evaluate(part), f"the {len(part):,} test samples of the job")
+
+    def _frame(self, ids: Array, scores: torch.Tensor) -> pl.DataFrame:
+        """Return IDs, predictions and probabilities."""
+        objective = self.result.objective
+        predicted = objective.predictions(scores).numpy()
+        if self.job.training.loss == "squared-error":
+            columns = _numbered("prediction", predicted)
+            return pl.DataFrame({"id": ids, **columns})
+        names = np.array(self._names(scores.shape[1]))
+        probabilities = objective.probabilities(scores).numpy()
+        record: dict[str, Array] = {"id": ids, "prediction": names[predicted]}
+        if probabilities.ndim == 1:
+            return pl.DataFrame(record | {f"probability of {names[1]}": probabilities})
+        return pl.DataFrame(record | {f"probability of {name}": probabilities[:, k] for k, name in enumerate(names)})
+
+    def _names(self, width: int) -> Iterable[str]:
+        count = max(2, width)
+        return self.classes if len(self.classes) == count else [str(number) for number in range(count)]
+
+
+def load_run(path: Path | str) -> Run:
+    """Read a run that has ended, with its networks and weights.
+
+    Raises:
+        RunError: it is not a run of a job, has not ended, or is damaged.
+    """
+    path = Path(path)
+    check_run(path)
+    outcome = read_outcome(path)
+    if outcome is None:
+        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
+    job, federation = load_job(path / JOB), read_record(path / FEDERATION, FederationRecord)
+    shapes = {silo.name: silo.row_shape for silo in federation.silos if silo.features}
+    label_only = [silo.name for silo in federation.silos if not silo.features]
+    if federation.peers:
+        raise RunError(
+            f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
+            f"weights of silo {join_names(federation.peers)} too, which are at their own hubs"
+        )
+    settings = job.training
+    networks = {
+        silo: Network(build(job.model_of(silo), silo, shape, federation.embedding, settings.seed), settings.dtype)
+        for silo, shape in shapes.items()
+    }
+    initial = starting_blocks(networks, None, label_only)
+    result = Result(
+        settings,
+        networks,
+        fit_blocks(load_blocks(path), initial, str(path / "blocks")),
+        outcome.selected,
+        tuple(read_history(path)),
+        dict.fromkeys(shapes, settings.dtype),
+    )
+    tables = shapes if isinstance(job.data, TableData) else ()
+    preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
+    ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
+    return Run(path, job, result, federation.classes, preparations, ended)
+
+
+def _unknown(silo: str, made: Preparation, unknown: Mapping[str, Counter[str]], rows: int) -> Iterator[str]:
+    """Tell which categories have no column of their own, and in how many rows."""
+    rare = {column.name: isinstance(column, Category) and column.other for column in made.columns}
+    for column, counts in unknown.items():
+        some = join_names((f"'{value}'" for value, _ in counts.most_common()), 3)
+        what = "are rare or unknown in training, and count as 'other'" if rare[column] else "are unknown in training"
+        held = f"{counts.total():,} of {rows:,} rows hold categories that {what}: {some}"
+        yield f"silo '{silo}', column '{column}': {held}"
+
+
+def _numbered(name: str, values: Array) -> dict[str, Array]:
+    if values.ndim == 1 or values.shape[1] == 1:
+        return {name: values.reshape(-1)}
+    return {f"{name} {number}": values[:, number] for number in range(values.shape[1])}

@@ -1,0 +1,165 @@
+"""From a job to a trained federation, and to what it is compared with.
+
+federation   every silo, every client: the job as it stands
+one-tier     every silo, all of its rows at one client: the split into clients is gone
+central      the same by plain steps, an exchange after each: stochastic gradient descent on the joined data
+SILO alone   one silo, all of its rows at one client, by plain steps: what it can do without the others
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdcd.data.federation import Federation
+from tdcd.data.holdout import Part
+from tdcd.jobs.data import JobData, load_data
+from tdcd.jobs.schema import Baseline, Job
+from tdcd.runs.layout import FEDERATED, variant_directory
+from tdcd.training.labels import Labels
+from tdcd.training.loop import Observer
+from tdcd.training.result import Result
+from tdcd.training.schedules import Constant, Step, Theory
+from tdcd.training.settings import Settings
+from tdcd.training.train import train
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a job gave: the federation's result, and those of the baselines by name."""
+
+    federation: Result
+    baselines: Mapping[str, Result]
+    """What the job asked for to compare with: "central", "one-tier", and "SILO alone" for every silo."""
+
+    @property
+    def all(self) -> dict[str, Result]:
+        """Every training by its name."""
+        return {"federation": self.federation, **self.baselines}
+
+
+class JobObserver(Observer):
+    """Is told how a job goes: what is read, which training begins, and how each goes."""
+
+    def reading(self, what: str) -> None:
+        """Something is about to be read, which may take a while."""
+
+    def noted(self, note: str) -> None:
+        """Something that the user should know of the data."""
+
+    def training(self, name: str, federation: Federation) -> None:
+        """Training ``name`` ("federation", "central", "one-tier" or "left alone") is about to begin."""
+
+
+def run_job(
+    job: Job,
+    directory: Path | str | None = None,
+    *,
+    resume: bool = False,
+    observer: JobObserver | None = None,
+    where: str = "job",
+) -> JobResult:
+    """Run a job: the federation, then its baselines, each in its own run directory.
+
+    Args:
+        job: What to train.
+        directory: The run directory; baselines lie under it. Without one, nothing is written.
+        resume: Go on with what is in the directory.
+        observer: Is told how it goes.
+        where: How to call the job in errors.
+    """
+    observer = observer or JobObserver()
+    data = load_data(job, where, observer.reading)
+    for note in data.federation.notes:
+        observer.noted(note)
+    record = {}
+    for variant in (FEDERATED, *baselines(job.baselines, data.federation.with_features)):
+        path = variant_directory(Path(directory), variant) if directory is not None else None
+        record[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
+    return JobResult(record.pop(FEDERATED), record)
+
+
+def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:
+    """Name the variants that a list of baselines stands for: "alone" is one for every silo."""
+    return [name for kind in kinds for name in ([f"{silo} alone" for silo in silos] if kind == "alone" else [kind])]
+
+
+def run_variant(
+    job: Job,
+    data: JobData,
+    variant: str,
+    directory: Path | None,
+    *,
+    resume: bool = False,
+    observer: JobObserver | None = None,
+    workers: int | None = None,
+) -> Result:
+    """Train one variant of a job on data that is already read."""
+    observer = observer or JobObserver()
+    federation, chosen = variant_data(data.federation, variant), variant_job(job, variant)
+    observer.training(variant, federation)
+    return train(
+        federation,
+        {silo: job.model_of(silo) for silo in federation.with_features},
+        chosen.training,
+        labels=None if variant.endswith(" alone") else chosen.labels,
+        validation=data.held_out.get(Part.VALIDATION),
+        test=data.held_out.get(Part.TEST),
+        engine=job.engine,
+        compute=job.compute,
+        workers=job.workers or workers,
+        device=job.device,
+        directory=directory,
+        resume=resume,
+        job=chosen.as_table(),
+        variant=variant,
+        observer=observer,
+    )
+
+
+def variant_data(federation: Federation, variant: str) -> Federation:
+    """Return the data as a variant has it."""
+    if variant == FEDERATED:
+        return federation
+    if variant.endswith(" alone"):
+        federation = federation.only(variant.removesuffix(" alone"))
+    return federation.pooled()
+
+
+def variant_job(job: Job, variant: str) -> Job:
+    """Return the job of a variant: for all but the federation and one tier, plain steps."""
+    if variant == FEDERATED:
+        return job
+    name = f"{job.name}-{variant.replace(' ', '-')}"
+    if variant == "one-tier":
+        return job.model_copy(update={"name": name, "baselines": []})
+    labels = job.labels
+    if labels.private:  # all is in one place, so nothing is kept from anybody
+        labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
+    return job.model_copy(
+        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training)}
+    )
+
+
+def plain_steps(settings: Settings) -> Settings:
+    """Return the settings of as many gradient steps with an exchange after each of them.
+
+    With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
+    descent on the whole model. Momentum is carried from step to step, as it is where all data is in one place.
+    """
+    steps = settings.local_steps
+    rate, schedule = settings.rate, settings.schedule
+    if isinstance(schedule, Step):
+        schedule = Step(every=schedule.every * steps, factor=schedule.factor)
+    elif isinstance(schedule, Theory):
+        rate, schedule = settings.rate_of(1), Constant()
+    return settings.model_copy(
+        update={
+            "local_steps": 1,
+            "carry_momentum": settings.momentum > 0,
+            "rounds": settings.rounds * steps,
+            "rate": rate,
+            "schedule": schedule,
+            "evaluate_every": settings.evaluate_every * steps,
+            "checkpoint_every": settings.checkpoint_every * steps,
+        }
+    )

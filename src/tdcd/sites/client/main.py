@@ -1,0 +1,41 @@
+"""A client from its files to the end of the training."""
+
+from tdcd.compute import cores
+from tdcd.errors import JobError, nearest
+from tdcd.jobs.schema import Job, TableData
+from tdcd.sites.client.process import ClientProcess
+from tdcd.sites.client.session import Session
+from tdcd.sites.event_loop import event_loop
+from tdcd.sites.hub.peers import Log
+from tdcd.sites.hub.plan import check_labels
+from tdcd.sites.participants import at_site, check_silo, silos_of, trust_of
+from tdcd.sites.security.identity import Identity
+from tdcd.sites.shared_job import SharedJob
+from tdcd.sites.site_file import ClientSite, check_loopback
+from tdcd.sites.transport.grpc import GrpcHub
+
+
+def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: bool = False, log: Log = print) -> None:
+    """Run a client until its hub says that the training is finished.
+
+    Raises:
+        TdcdError: it cannot be started, is refused, or does not reach its hub.
+    """
+    check_labels(job)
+    job = at_site(job, site.data)
+    if isinstance(job.data, TableData):
+        names = silos_of(job, None)
+        check_silo(silo, names)
+        if client not in names[silo]:
+            raise JobError(f"silo '{silo}' has no client '{client}'{nearest(client, names[silo])}")
+    identity = Identity(silo, client)
+    trust = trust_of(site, identity, insecure=insecure)
+    if insecure:
+        check_loopback(site.hub)
+    site = site.model_copy(update={"workers": site.workers or cores()})
+    session = Session(job, identity, site, log)
+    session.check()
+    hub = GrpcHub(trust, site.hub, silo)
+    process = ClientProcess(session, SharedJob.of(job), hub, log, job.deployment.hub_deadline)
+    with event_loop() as run:
+        run(process.run())

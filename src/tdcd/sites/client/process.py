@@ -1,0 +1,91 @@
+"""A client's process: it dials its hub, and replies to what the hub asks. What it can do is in session.py."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tdcd.errors import DeploymentError, TdcdError
+from tdcd.sites.client.session import Session
+from tdcd.sites.event_loop import now
+from tdcd.sites.hub.peers import LARGEST
+from tdcd.sites.messages.codec import kind_of, pack, unpack
+from tdcd.sites.messages.frames import PROTOCOL, Assembler, frames
+from tdcd.sites.messages.types import Failed, Farewell, Join
+from tdcd.sites.shared_job import VERSION, SharedJob
+from tdcd.sites.transport.base import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    RefusalError,
+    RemoteHub,
+    Stream,
+    UnreachableError,
+)
+
+
+@dataclass
+class ClientProcess:
+    """A client that keeps a stream to its hub."""
+
+    session: Session
+    shared: SharedJob
+    hub: RemoteHub
+    log: Callable[[str], None]
+    patience: float
+    """Seconds that it tries to reach its hub."""
+    _heard: bool = False
+    """Whether the hub has said anything on the stream that is open, or was last."""
+
+    async def run(self) -> None:
+        """Reply until the hub says that the training is finished; when the hub stops before, wait for it.
+
+        Raises:
+            DeploymentError: the hub refuses this client, or cannot be reached.
+        """
+        address = self.session.site.hub
+        wait, alone, warned = FIRST_WAIT, now(), False
+        while True:
+            self._heard = False
+            try:
+                async with self.hub.attend() as stream:
+                    if await self._talk(stream) == "finished":
+                        return
+            except RefusalError as error:
+                raise DeploymentError(f"the hub at {address} refuses this client: {error}") from error
+            except UnreachableError:
+                pass
+            if self._heard:
+                wait, alone, warned = FIRST_WAIT, now(), False
+                self.log("the hub is gone; trying to reach it again")
+            elif not warned:
+                warned = True
+                self.log(f"waiting for the hub at {address}: {await self.hub.explain()}")
+            if now() - alone > self.patience:
+                why = await self.hub.explain()
+                raise DeploymentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    async def _talk(self, stream: Stream) -> str:
+        """Reply to requests until the stream ends; return how the training ended, if the hub says it."""
+        who = self.session.identity
+        join = Join(PROTOCOL, VERSION, self.shared.text, who.silo, who.client or "")
+        for piece in frames(pack(join)):
+            await stream.send(piece)
+        assembler = Assembler(LARGEST)
+        while (frame := await stream.receive()) is not None:
+            if not self._heard:
+                self._heard = True
+                self.log("the hub answers")
+            request = assembler.feed(frame)
+            if request is None:
+                continue
+            if request.kind == kind_of(Farewell):
+                return unpack(request, Farewell).status
+            try:
+                reply = self.session.reply(request)  # nothing else happens here: the transport keeps the line
+            except TdcdError as error:
+                self.log(f"cannot do '{request.kind}': {error}")
+                reply = Failed(str(error))
+            for piece in frames(pack(reply, request.stamp)):
+                await stream.send(piece)
+        return ""

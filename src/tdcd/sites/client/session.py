@@ -1,0 +1,368 @@
+"""What a client does when its hub asks. Its rows never leave it, nor do its labels where they are private.
+
+Its life has explicit states, each a value that later requests need and that is replaced as a whole:
+
+    Keyed, Placed   of its own table: it has read its IDs, and knows the common ones    RequestKeys, RequestSurvey
+    Ready           it has its rows, its network and a worker                           Begin
+    OpenRound       it has embedded its rows of a mini-batch                            Embed, FirstGradients
+
+A state outlives the stream: a client that reconnects to the same hub is ready at once.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.compute import choose, cores, one_torch_thread
+from tdcd.compute.modules import never_draws
+from tdcd.compute.whole import embed_whole
+from tdcd.compute.worker import Worker
+from tdcd.core.network import Block, Network, named_tensors
+from tdcd.core.round import Round
+from tdcd.core.streams import borrow_stream
+from tdcd.core.task import SiloTask
+from tdcd.core.topology import Roster
+from tdcd.data.arrays import Array
+from tdcd.data.holdout import Part
+from tdcd.errors import DataError
+from tdcd.jobs.data import JobData, load_data
+from tdcd.jobs.schema import Job, TableData
+from tdcd.sites.client.label_holder import LabelHolder
+from tdcd.sites.messages import types
+from tdcd.sites.messages.codec import fits, known, named, samples_in, unpack
+from tdcd.sites.messages.frames import Message, RefusedError
+from tdcd.sites.security.identity import Identity
+from tdcd.sites.site_file import ClientSite
+from tdcd.training.setup import build_network, device_of
+
+if TYPE_CHECKING:
+    from tdcd.sites.client.own_table import OwnTable
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The client can take part."""
+
+    setup: str
+    """The fingerprint of what the hub sent."""
+    numbers: Mapping[Part, Array]
+    """The numbers of its samples, ascending."""
+    rows: Mapping[Part, Tensor]
+    population: int
+    width: int
+    network: Network | None
+    worker: Worker | None
+    label_holder: LabelHolder | None
+    """Its labels, where they are private."""
+
+
+@dataclass
+class OpenRound:
+    """A round under way."""
+
+    number: int
+    mine: Tensor
+    """Its rows of the mini-batch."""
+    embeddings: Tensor | None = None
+    others: Tensor | None = None
+    """The summed embeddings of the other silos, where it has received them."""
+
+
+class Session:
+    """A client, as its hub asks it."""
+
+    def __init__(self, job: Job, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
+        self.job, self.identity, self.site, self.log = job, identity, site, log
+        self._table = self._open_table() if isinstance(job.data, TableData) else None
+        self._ready: Ready | None = None
+        self._round: OpenRound | None = None
+        self._weights: tuple[int, Block] | None = None
+        """The last ones that the hub sent, and their version."""
+        self._replies: dict[type, Callable[[Any], object]] = {
+            types.Resume: self._resume,
+            types.RequestKeys: self._send_keys,
+            types.RequestSurvey: self._survey,
+            types.Begin: self._begin,
+            types.Embed: self._embed,
+            types.FirstGradients: self._first_gradients,
+            types.LaterGradients: self._later_gradients,
+            types.Step: self._step,
+            types.Descend: self._descend,
+            types.Score: self._score,
+            types.Judge: self._judge,
+        }
+
+    def reply(self, request: Message) -> object:
+        """Do what the hub asks.
+
+        Raises:
+            RefusedError: it asks something strange.
+            TdcdError: it cannot be done.
+        """
+        typed: Any = unpack(request, *self._replies)
+        try:
+            return self._replies[type(typed)](typed) if not _of_round(typed) else self._in_round(typed, request)
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise RefusedError(f"'{request.kind}' cannot be done: {type(error).__name__}: {error}") from error
+
+    def _in_round(self, typed: Any, request: Message) -> object:
+        """Reply to a request of a round, which must be the one that is open, unless it opens it."""
+        number = request.stamp.round
+        if isinstance(typed, types.Embed) or (isinstance(typed, types.FirstGradients) and self._labels_only):
+            self._open(number, typed.without)
+        elif self._round is None or self._round.number != number:
+            raise RefusedError(f"received a message for round {number} before its start")
+        return self._replies[type(typed)](typed)
+
+    # Before the first round
+
+    def _open_table(self) -> "OwnTable":
+        from tdcd.sites.client.own_table import OwnTable  # brings polars
+
+        return OwnTable(self.job, self.identity, self.site, lambda line: self.log(line))
+
+    def check(self) -> None:
+        """See that the site's table is there, and has the columns that it must have, before the hub is dialled.
+
+        Labels that are private are looked at, too: nobody else can tell that they are wrong.
+
+        Raises:
+            DataError: it is not, or has not.
+        """
+        if self._table:
+            self._table.check(labels=self._holds_labels)
+
+    @property
+    def _holds_labels(self) -> bool:
+        """Whether it has labels that never leave it."""
+        return self.identity.silo == self.job.labels.label_holder
+
+    @property
+    def _lacks_labels(self) -> bool:
+        """Whether another silo holds the labels of its rows."""
+        return self.job.labels.private and not self._holds_labels
+
+    @property
+    def _labels_only(self) -> bool:
+        return self._ready is not None and self._ready.network is None
+
+    def _resume(self, request: types.Resume) -> types.Resumed:
+        """Tell whether all that the hub sent before is still there and valid."""
+        ready = self._ready is not None and self._ready.setup == request.setup
+        if ready and self._table:
+            try:
+                self._table.check_unchanged()
+            except DataError as error:
+                self.log(str(error))
+                ready = False
+        self._abandon()
+        return types.Resumed(ready)
+
+    def _own_table(self) -> "OwnTable":
+        if self._table is None:
+            raise RefusedError("the hub asks for a table, and this job has none")
+        return self._table
+
+    def _send_keys(self, request: types.RequestKeys) -> types.ClientKeys:
+        self._ready = None
+        return self._own_table().send_keys(request)
+
+    def _survey(self, request: types.RequestSurvey) -> types.SurveyReply:
+        return self._own_table().survey(request)
+
+    def _begin(self, request: types.Begin) -> types.Begun:
+        """Prepare the rows and build the network."""
+        settings, silo = self.job.training, self.identity.silo
+        device = device_of(self.site.device)
+        words = {part.word: part for part in Part}
+        numbers = {words[word]: n.numpy() for word, n in zip(request.parts, request.numbers, strict=True)}
+        self._abandon()
+        self._ready, self._weights = None, None
+        data = None
+        if self._table:
+            self._table.place(request.kind, known(request.common, "common IDs"), known(request.places, "their parts"))
+        else:
+            data = self._read_set()
+        holder = self._hold_labels(request.width, numbers, data) if self._holds_labels else None
+        if request.shape is None:
+            self._ready = Ready(request.setup, numbers, {}, request.population, request.width, None, None, holder)
+            self.log(f"ready: labels of {len(numbers.get(Part.TRAIN, ())):,} training rows, and no features")
+            return types.Begun({part.word: len(own) for part, own in numbers.items()})
+        found = self._own_table().encode(request.preparation) if data is None else self._rows_of_set(data, numbers)
+        rows = {part: (x.to(settings.dtype) if x.is_floating_point() else x).to(device) for part, x in found.items()}
+        shape = tuple(next(iter(rows.values())).shape[1:]) if rows else request.shape
+        if shape != request.shape:
+            raise DataError(f"{self.identity}: its rows have the shape {shape}, the silo's {request.shape}")
+        network = build_network(silo, self.job.model_of(silo), shape, request.outputs, settings, device)
+        worker = None
+        if len(rows.get(Part.TRAIN, ())):
+            labels = self._training_labels(request.labels, holder, len(rows[Part.TRAIN]))
+            worker = self._worker(network, rows[Part.TRAIN], labels.to(device), request.width)
+        self._ready = Ready(request.setup, numbers, rows, request.population, request.width, network, worker, holder)
+        return types.Begun({part.word: len(x) for part, x in rows.items()})
+
+    def _worker(self, network: Network, rows: Tensor, labels: Tensor, width: int) -> Worker:
+        settings = self.job.training
+        task = SiloTask(
+            silo=self.identity.silo,
+            network=network,
+            features=rows,
+            labels=labels,
+            roster=Roster((self.identity.client or "",), torch.zeros(len(labels), dtype=torch.int64)),
+            objective=settings.objective,
+            steps=settings.steps,
+            averaging="uniform",  # one client alone: its mean is itself, to the bit
+            seed=settings.seed,
+            width=width,
+            remote_labels=self._lacks_labels,
+        )
+        suspendable = self._lacks_labels and self.job.labels.sharing == "exact" and settings.local_steps > 1
+        name, why = choose(task, self.site.compute, suspendable=suspendable)
+        seeded = not never_draws(network.module)
+        if seeded and name in ("stacked", "mixed"):  # torch cannot stack clients that draw, and here is one alone
+            name, why = "loop", "loop (one client, whose network may draw random numbers)"
+        self.log(f"ready: {len(labels):,} training rows; {why}")
+        return Worker(task, name, threads=self.site.workers or cores(), suspendable=suspendable, seeded=seeded)
+
+    def _training_labels(self, shared: Tensor | None, holder: LabelHolder | None, rows: int) -> Tensor:
+        """Return the labels of its training rows; where another silo holds them, nothing that could be used."""
+        if holder:
+            return holder.labels[Part.TRAIN]
+        labels = torch.zeros(rows) if self._lacks_labels else known(shared, "labels")
+        if len(labels) != rows:
+            raise RefusedError(f"the hub sends {len(labels)} labels for {rows} training rows")
+        return labels
+
+    def _hold_labels(self, width: int, numbers: Mapping[Part, Array], data: JobData | None) -> LabelHolder:
+        """Look up the labels of its own rows; nobody else hears of them."""
+        settings = self.job.training
+        if data is None:
+            found = self._own_table().labels(numbers)
+        else:
+            found = {part: data.parts[part].labels[torch.from_numpy(n)] for part, n in numbers.items()}
+        prepared = {part: settings.objective.prepare(y, width, settings.dtype) for part, y in found.items()}
+        return LabelHolder(self.job.labels, settings, width, prepared)
+
+    def _read_set(self) -> JobData:
+        self.log("reading the data set")
+        return load_data(self.job)
+
+    def _rows_of_set(self, data: JobData, numbers: Mapping[Part, Array]) -> dict[Part, Tensor]:
+        silo = self.identity.silo
+        return {part: data.parts[part].features[silo][torch.from_numpy(n)] for part, n in numbers.items()}
+
+    # Rounds
+
+    def _open(self, number: int, without: Tensor) -> None:
+        """Find its rows of a round's mini-batch."""
+        ready = known(self._ready, "the beginning")
+        batch = self.job.training.sample_batch(number, ready.population).numpy()
+        if lost := samples_in(without, "samples that were lost"):
+            batch = np.setdiff1d(batch, np.array(sorted(lost)), assume_unique=True)
+        mine = np.flatnonzero(np.isin(ready.numbers[Part.TRAIN], batch, assume_unique=True))
+        if not len(mine):
+            raise RefusedError(f"none of this client's rows is in the mini-batch of round {number}")
+        self._abandon()
+        self._round = OpenRound(number, torch.from_numpy(mine))
+
+    def _embed(self, request: types.Embed) -> types.Embeddings:
+        """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""
+        worker, now = self._trained(), known(self._round, "the start of the round")
+        block = self._take_weights(request.version, request.weights)
+        with one_torch_thread():
+            now.embeddings = worker.embed(block, Round(now.number, now.mine, self.job.training.rate_of(now.number)))
+        return types.Embeddings(now.embeddings)
+
+    def _first_gradients(self, request: types.FirstGradients) -> types.LogitGradients:
+        """Compute ∂ℓ/∂z of its rows at the exchanged embeddings."""
+        holder, now = self._labels(), known(self._round, "the start of the round")
+        now.others = self._rows_of_width(request.others)
+        scores = now.others if now.embeddings is None else now.embeddings.cpu() + now.others
+        return holder.gradients(now.mine, [scores])
+
+    def _later_gradients(self, request: types.LaterGradients) -> types.LogitGradients:
+        """Compute ∂ℓ/∂z of its rows at the newest scores of each silo."""
+        return self._labels().gradients(known(self._round, "the start of the round").mine, request.scores)
+
+    def _step(self, request: types.Step) -> types.Embeddings:
+        """Take one local step with logit gradients; return the new embeddings."""
+        worker = self._trained()
+        with one_torch_thread():
+            return types.Embeddings(worker.step(self._rows_of_width(request.gradients).to(self._device)))
+
+    def _descend(self, request: types.Descend) -> types.Weights:
+        """Take the local steps that are left (lines 25 to 29)."""
+        worker, now = self._trained(), known(self._round, "the start of the round")
+        rows = known(now.others if request.rows is None else request.rows, "the sums of the other silos' embeddings")
+        with one_torch_thread():
+            mean = worker.descend(self._rows_of_width(rows).to(self._device))
+        return types.Weights(tuple(mean.result().values()))
+
+    def _trained(self) -> Worker:
+        if self._ready is None or self._ready.worker is None:
+            raise RefusedError("a message of a round for a client that has no training rows, or has not begun")
+        return self._ready.worker
+
+    def _labels(self) -> LabelHolder:
+        if self._ready is None or self._ready.label_holder is None:
+            raise RefusedError("the hub requests logit gradients, and this client has no labels")
+        return self._ready.label_holder
+
+    def _rows_of_width(self, rows: Tensor) -> Tensor:
+        """Check that there is a vector of width E for each of its rows in the mini-batch."""
+        ready, now = known(self._ready, "the beginning"), known(self._round, "the start of the round")
+        return fits(rows, (len(now.mine), ready.width), self.job.training.dtype, "the hub sends rows")
+
+    def _abandon(self) -> None:
+        """Give up local steps that wait for gradients: their round is begun again, or over."""
+        self._round = None
+        if self._ready and self._ready.worker:
+            self._ready.worker.abandon()
+
+    # Evaluations
+
+    def _score(self, request: types.Score) -> types.Scores:
+        """Embed all of its rows for an evaluation."""
+        ready = known(self._ready, "the beginning")
+        network = known(ready.network, "a network")
+        if request.weights is not None:
+            self._take_weights(request.version, request.weights)
+        version, block = known(self._weights, "weights")
+        if version != request.version:
+            raise RefusedError(f"the hub has sent weights of version {version}, not {request.version}")
+        record = {}
+        for part, rows in ready.rows.items():
+            if not len(rows):
+                continue
+            with one_torch_thread(), borrow_stream(self._device):
+                if ready.worker is not None:
+                    record[part.word] = ready.worker.embed_all(block, rows)
+                else:
+                    record[part.word] = embed_whole(self.identity.silo, network, block, rows)
+        return types.Scores(tuple(record), tuple(record.values()))
+
+    def _judge(self, request: types.Judge) -> types.Tallies:
+        """Add up how good the model is on its rows."""
+        if self._ready is None or self._ready.label_holder is None:
+            raise RefusedError("the hub asks how good the model is, and here are no labels")
+        return self._ready.label_holder.judge(request)
+
+    @property
+    def _device(self) -> torch.device:
+        return known(known(self._ready, "the beginning").network, "a network").device
+
+    def _take_weights(self, version: int, weights: tuple[Tensor, ...]) -> Block:
+        network = known(known(self._ready, "the beginning").network, "a network")
+        likes = dict(named_tensors(network.module))
+        block = {name: tensor.to(network.device) for name, tensor in named(likes, weights, "the hub's weights")}
+        self._weights = version, block
+        return block
+
+
+def _of_round(request: object) -> bool:
+    kinds = (types.Embed, types.FirstGradients, types.LaterGradients, types.Step, types.Descend)
+    return isinstance(request, kinds)

@@ -1,0 +1,213 @@
+"""A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tdcd.errors import AbsentError, DeploymentError, join_names
+from tdcd.sites.event_loop import now
+from tdcd.sites.hub.link import GoneError, Link, Meters, ReceiveSlot, Take
+from tdcd.sites.messages.codec import pack
+from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.transport.base import Stream
+
+T = TypeVar("T")
+FAILURES = 3
+"""Times in a row that nobody can do what is asked, before the hub gives up."""
+LARGE = 1 << 23
+"""Bytes of replies that are taken one at a time."""
+
+
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """What a hub asks one client, and what it expects."""
+
+    message: object
+    reply: type[T]
+    most: int
+    """Bytes of tensors that the reply may have."""
+    check: Callable[[T], None]
+    """Raises RefusedError if a reply is not as it should be."""
+
+
+Welcome = Callable[[Link], Awaitable[None]]
+"""Brings a client that has just come to where it can take part."""
+
+
+@dataclass
+class Clients:
+    """The clients of a silo, seen from its hub. Everything happens in one event loop."""
+
+    silo: str
+    names: tuple[str, ...]
+    """Who may come."""
+    job: str
+    deadline: float
+    """Seconds that a client may take to do its part of a stage."""
+    log: Callable[[str], None]
+    welcome: Welcome
+    links: dict[str, Link] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Rounds that each client was left out of, though it holds rows of their mini-batches."""
+    meters: Meters = field(default_factory=Meters)
+    """Count the numbers that are sent to and received from all clients."""
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _failures: int = 0
+    _bytes: tuple[int, int] = (0, 0)
+    """Sent to and received from clients whose streams have ended."""
+
+    async def attend(self, name: str, stream: Stream) -> None:
+        """Keep a client's stream until it ends.
+
+        Raises:
+            RefusedError: something came that does not belong here.
+        """
+        link = Link(name, stream, self.job, self.meters)
+        if before := self.links.get(name):
+            self.log(f"client '{name}' comes again; its stream of before is given up")
+            before.close()
+            before.replaced.set()
+        self.links[name] = link
+        self.log(f"client '{name}' has come")
+        listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
+        replaced = asyncio.ensure_future(link.replaced.wait())
+        try:
+            await asyncio.wait({listening, welcoming, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if welcoming.done():
+                await welcoming  # it may have failed
+                await asyncio.wait({listening, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if link.replaced.is_set():
+                raise RefusedError(f"another process has come as client '{name}', and takes its place")
+            await listening
+        finally:
+            listening.cancel()
+            welcoming.cancel()
+            replaced.cancel()
+            link.close()
+            self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
+            if self.links.get(name) is link:
+                del self.links[name]
+                self.log(f"client '{name}' has gone")
+            await self._tell()
+
+    async def _welcomed(self, link: Link) -> None:
+        try:
+            await self.welcome(link)
+        except GoneError:
+            return
+        link.ready = True
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def present(self) -> set[str]:
+        """Return who can be asked now."""
+        return {name for name, link in self.links.items() if link.ready and link.free}
+
+    async def enough(self, count: int, seconds: float) -> None:
+        """Wait until so many clients are there.
+
+        Raises:
+            DeploymentError: they have not come in time.
+        """
+        end = now() + seconds
+        warned = False
+        while len(self.present()) < count:
+            if not warned:
+                warned = True
+                away = join_names(sorted(set(self.names) - self.present()))
+                self.log(f"waiting for clients: {len(self.present())} of {len(self.names)} are there, without {away}")
+            left = end - now()
+            if left <= 0:
+                absent = ", ".join(sorted(set(self.names) - self.present()))
+                raise AbsentError(
+                    f"silo '{self.silo}': {len(self.present())} of at least {count} clients are there after "
+                    f"{seconds:g} seconds; absent: {absent}. What was done is kept: start the hub again to go on"
+                )
+            async with self._news:
+                try:
+                    await asyncio.wait_for(self._news.wait(), min(left, 0.5))  # a busy client becomes free untold
+                except TimeoutError:
+                    continue
+
+    async def all_or(self, count: int, seconds: float) -> None:
+        """Wait for all clients as long as a stage may take; then so many are enough."""
+        try:
+            await self.enough(len(self.names), self.deadline)
+        except DeploymentError:
+            await self.enough(count, seconds)
+
+    async def ask(
+        self, requests: Mapping[str, Request[T]], stamp: Stamp, take: Take | None = None
+    ) -> tuple[dict[str, T], set[str]]:
+        """Ask several clients at once; return the replies, and who is left out because it gave none.
+
+        Args:
+            requests: What to ask each.
+            stamp: The round and attempt that they belong to.
+            take: Takes the tensors of every reply, in the order of names; those of large replies as soon as they
+                come, one reply at a time: then also those of a client that is left out after all. They are not kept.
+
+        Raises:
+            DeploymentError: nobody could do what was asked.
+        """
+        slot = ReceiveSlot(take, self.deadline / 4) if take else None
+        present = self.present()
+        tasks = {
+            name: self.links[name].asked(
+                pack(one.message, stamp), one.reply, one.most, slot if one.most > LARGE else None
+            )
+            for name, one in requests.items()
+            if name in present
+        }
+        if tasks:
+            await self._waited(set(tasks.values()), slot)
+        if slot:
+            await slot.close()
+        replies: dict[str, T] = {}
+        failed: dict[str, str] = {}
+        lost: dict[str, str] = {name: "it is not there" for name in requests if name not in tasks}
+        for name, task in tasks.items():
+            if not task.done():
+                lost[name] = f"it has not replied for {self.deadline:g} seconds"
+                continue
+            try:
+                reply = task.result()
+                requests[name].check(reply)
+                replies[name] = reply
+            except GoneError:
+                lost[name] = "it has gone"
+            except RefusedError as error:
+                failed[name] = lost[name] = str(error)
+        for name, why in lost.items():
+            if name in tasks:
+                self.log(f"client '{name}' is left out: {why}")
+        for name in sorted(replies):
+            if take and requests[name].most <= LARGE:
+                for part, tensor in pack(replies[name]).tensors.items():
+                    take(name, part, tensor)
+        if requests:
+            self._failures = self._failures + 1 if len(failed) == len(requests) else 0
+        if self._failures == FAILURES:
+            name, why = next(iter(failed.items()))
+            raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")
+        return replies, set(lost)
+
+    async def _waited(self, tasks: set["asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:
+        """Wait as long as a stage may take; large replies come one after the other, and for these a while longer."""
+        end = now() + self.deadline
+        last = end + self.deadline * len(tasks)
+        left = self.deadline
+        while tasks and left > 0:
+            _, tasks = await asyncio.wait(tasks, timeout=left)
+            time = now()
+            left = end - time if time < end else self.deadline / 8 if slot and slot.busy() and time < last else 0.0
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of tensors sent to and received from clients."""
+        links = self.links.values()
+        return self._bytes[0] + sum(link.sent for link in links), self._bytes[1] + sum(link.received for link in links)

@@ -1,0 +1,259 @@
+"""The round script at a hub's site: its clients and the other hubs are reached over the network."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdcd.core.average import Mean
+from tdcd.core.script import Lost, LostClients, Plan, Topic
+from tdcd.core.script import Message as HubMessage
+from tdcd.core.state import SiloState
+from tdcd.core.topology import deal
+from tdcd.data.arrays import Array
+from tdcd.engines.base import block_bytes, left_finite
+from tdcd.sites.hub.clients import Clients, Request
+from tdcd.sites.hub.peers import Peers
+from tdcd.sites.hub.setup import Prepared
+from tdcd.sites.messages.codec import fits, named, place_of, samples_in
+from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.types import (
+    Descend,
+    Embed,
+    Embeddings,
+    End,
+    FirstGradients,
+    LaterGradients,
+    LogitGradients,
+    SiloEmbeddings,
+    SiloGradients,
+    Step,
+    Weights,
+)
+
+
+class SiteClients:
+    """The clients of this hub, each in a process of its own, in one attempt at a round. See the script's Clients."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        prepared: Prepared,
+        batch: Tensor,
+        lost: Lost,
+        stamp: Stamp,
+        version: int,
+        away: Callable[[], Lost],
+    ) -> None:
+        """Plan it.
+
+        Args:
+            clients: The links to them.
+            prepared: The silo's plan and model.
+            batch: What is left of the mini-batch without lost samples.
+            lost: These.
+            stamp: The round and the attempt.
+            version: Names the weights that the round begins with.
+            away: Returns the samples of the next mini-batch whose clients are away at the end of this round.
+        """
+        self._clients, self._plan, self._model = clients, prepared.plan, prepared.model
+        self._settings, self._update = prepared.settings, prepared.update
+        self._stamp, self._version, self._away = stamp, version, away
+        self._batch, self._lost = batch, samples_array(lost)
+        shards = deal(batch, self._plan.roster)
+        self._rows = {self._plan.roster.clients[client]: shards.order[place] for client, place in shards}
+
+    async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
+        self._state = state
+        weights = tuple(state.weights.values())
+        messages = {name: Embed(self._version, weights, self._without(name)) for name in self._rows}
+        embeddings = await self._embeddings(messages)
+        for name in self._rows:
+            if link := self._clients.links.get(name):
+                link.version = self._version
+        return embeddings
+
+    async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
+        return await self._embeddings({name: Step(gradients[own]) for name, own in self._rows.items()})
+
+    async def _embeddings(self, messages: Mapping[str, Embed | Step]) -> Tensor:
+        """Ask clients for embeddings of their rows (B, E)."""
+        requests = {
+            name: Request(message, Embeddings, self._bytes(name), partial(self._check_embeddings, name))
+            for name, message in messages.items()
+        }
+        replies, missing = await self._clients.ask(requests, self._stamp)
+        self._raise_if_lost(missing)
+        return self._joined({name: reply.rows for name, reply in replies.items()})
+
+    async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
+        scores = self._zeros() if isinstance(others, int) else others
+        messages = {
+            # where clients have labels only, here the round begins for them
+            name: FirstGradients(scores[own], self._without(name) if self._plan.label_only else samples_tensor(()))
+            for name, own in self._rows.items()
+        }
+        return (await self._gradients(messages, 1))[0]
+
+    async def gradients(self, scores: Mapping[str, Tensor], step: int) -> Mapping[str, Tensor]:  # noqa: ARG002, D102
+        messages = {
+            name: LaterGradients(tuple(rows[own] for rows in scores.values())) for name, own in self._rows.items()
+        }
+        return dict(zip(scores, await self._gradients(messages, len(scores)), strict=True))
+
+    async def _gradients(self, messages: Mapping[str, FirstGradients | LaterGradients], count: int) -> list[Tensor]:
+        """Ask clients for logit gradients of their rows (B, E), at several scores."""
+
+        def check(name: str, reply: LogitGradients) -> None:
+            if len(reply.rows) != count:
+                raise RefusedError(f"{len(reply.rows)} logit gradients, not {count}")
+            for rows in reply.rows:
+                self._check(name, rows)
+
+        requests = {
+            name: Request(message, LogitGradients, count * self._bytes(name), partial(check, name))
+            for name, message in messages.items()
+        }
+        replies, missing = await self._clients.ask(requests, self._stamp)
+        self._raise_if_lost(missing)
+        return [self._joined({name: reply.rows[k] for name, reply in replies.items()}) for k in range(count)]
+
+    def _bytes(self, name: str) -> int:
+        """Return the bytes of the vectors of a client's rows, as they travel."""
+        return len(self._rows[name]) * self._model.width * self._settings.dtype.itemsize + 8
+
+    def _check_embeddings(self, name: str, reply: Embeddings) -> None:
+        self._check(name, reply.rows)
+
+    def _check(self, name: str, rows: Tensor) -> None:
+        fits(rows, (len(self._rows[name]), self._model.width), self._settings.dtype, "rows")
+
+    def _joined(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Join the vectors of all clients' rows in the order of the mini-batch."""
+        joined = self._zeros()
+        for name, own in rows.items():
+            joined[self._rows[name]] = own
+        return joined
+
+    async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
+        block, uniform = self._state.weights, self._settings.averaging == "uniform"
+        rows = self._zeros() if isinstance(rows, int) else rows
+        mean, names = Mean(block), list(block)
+        counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
+
+        def add(client: str, field: str, tensor: Tensor) -> None:
+            place = place_of("weights", field)
+            if place >= len(names):
+                raise RefusedError(f"more than {len(names)} tensors of weights")
+            like = block[names[place]]
+            fits(tensor, tuple(like.shape), like.dtype, f"weights '{names[place]}'")
+            mean.add_tensor(names[place], tensor, counts[client])
+
+        def check(reply: Weights) -> None:
+            for _ in named(block, reply.weights, "weights"):
+                pass
+
+        requests = {
+            name: Request(
+                Descend(None if rows is None else rows[own]), Weights, block_bytes(block) + 8 * len(block), check
+            )
+            for name, own in self._rows.items()
+        }
+        _, missing = await self._clients.ask(requests, self._stamp, add)
+        self._raise_if_lost(missing)
+        mean.count(sum(counts.values()))
+        idle = len(self._plan.roster.clients) - len(counts)
+        if uniform and idle:
+            mean.add(block, float(idle))
+        return self._update(self._state, mean.result(), self._stamp.round)
+
+    def away(self) -> Lost:  # noqa: D102
+        return self._away()
+
+    def diverged(self, state: SiloState) -> bool:  # noqa: D102
+        return bool(state.weights) and left_finite(state.weights, self._state.weights)
+
+    def _raise_if_lost(self, missing: Collection[str]) -> None:
+        if missing:
+            raise LostClients(sample for name in missing for sample in self._batch[self._rows[name]].tolist())
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(len(self._batch), self._model.width, dtype=self._settings.dtype)
+
+    def _without(self, name: str) -> Tensor:
+        """Return which of a client's rows have left the mini-batch."""
+        return torch.from_numpy(np.intersect1d(self._plan.training(name), self._lost, assume_unique=True))
+
+
+class SitePeers:
+    """The other hubs, each at its own site, in one attempt at a round. See the script's Peers."""
+
+    def __init__(self, peers: Peers, silo: str, plan: Plan, batch: Tensor, like: Tensor, stamp: Stamp) -> None:
+        """Reach them; ``like`` has the shape and type of rows."""
+        self._peers, self._silo, self._plan, self._stamp, self._like = peers, silo, plan, stamp, like
+        self._batch = frozenset(batch.tolist())
+
+    async def send(self, topic: Topic, messages: Mapping[str, HubMessage[Tensor]]) -> None:  # noqa: D102
+        stamp = self._stamp.at(topic.step)
+        await asyncio.gather(
+            *(self._peers.send(silo, _typed(topic, message), stamp) for silo, message in messages.items())
+        )
+
+    async def receive(self, topic: Topic, senders: Collection[str]) -> Mapping[str, HubMessage[Tensor]]:  # noqa: D102
+        stamp, kind = self._stamp.at(topic.step), _KINDS[topic.kind]
+        received = {silo: await self._peers.receive(silo, kind, stamp) for silo in senders}
+        return {silo: self._checked(topic, silo, message) for silo, message in received.items()}
+
+    def _checked(self, topic: Topic, silo: str, message: SiloEmbeddings | SiloGradients | End) -> HubMessage[Tensor]:
+        """Check a message in full before anything is computed from it.
+
+        Raises:
+            RefusedError: it is not what this hub expects now.
+        """
+        who = f"the hub of silo '{silo}' sends '{topic.kind}'"
+        lost = samples_in(message.lost, who)
+        if not lost <= self._batch:
+            raise RefusedError(f"{who}: it has lost samples that are not in the mini-batch")
+        if isinstance(message, End):
+            return HubMessage(None, lost, message.diverged, samples_in(message.away, who))
+        if self._expects_rows(topic, silo) and not lost:
+            fits(message.rows, tuple(self._like.shape), self._like.dtype, f"{who}: rows")
+        elif message.rows is not None and not lost:
+            raise RefusedError(f"{who} with unexpected rows")
+        return HubMessage(None if lost else message.rows, lost)
+
+    def _expects_rows(self, topic: Topic, silo: str) -> bool:
+        """Tell whether a message of another hub has rows, unless somebody was lost."""
+        plan = self._plan
+        if plan.requests:
+            return topic.step < plan.requests.get(silo if topic.kind == "embeddings" else self._silo, 0)
+        return {silo, self._silo} <= plan.features
+
+
+_KINDS: dict[str, type[SiloEmbeddings | SiloGradients | End]] = {
+    "embeddings": SiloEmbeddings,
+    "gradients": SiloGradients,
+    "end": End,
+}
+
+
+def _typed(topic: Topic, message: HubMessage[Tensor]) -> SiloEmbeddings | SiloGradients | End:
+    """Return a message of the script as it travels."""
+    lost = samples_tensor(message.lost)
+    if topic.kind == "end":
+        return End(lost, samples_tensor(message.away), message.diverged)
+    return (SiloEmbeddings if topic.kind == "embeddings" else SiloGradients)(message.rows, lost)
+
+
+def samples_array(samples: Collection[int]) -> Array:
+    """Return samples as an array, ascending."""
+    return np.array(sorted(samples), dtype=np.int64)
+
+
+def samples_tensor(samples: Collection[int]) -> Tensor:
+    """Return samples as a tensor, ascending."""
+    return torch.from_numpy(samples_array(samples))

@@ -1,0 +1,45 @@
+"""A hub as the loop over rounds sees it."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdcd.core.ledger import Traffic
+from tdcd.core.state import States
+from tdcd.engines.base import Judge, Measures, Verdict
+from tdcd.sites.hub.hub import Hub
+
+
+@dataclass(frozen=True)
+class HubEngine:
+    """One hub's part of a training. See Engine."""
+
+    hub: Hub
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Runs a coroutine in the hub's event loop and waits for it."""
+
+    @property
+    def compute_plan(self) -> Mapping[str, str]:
+        """Clients compute as they see fit."""
+        return {self.hub.context.silo: "at its clients' sites"}
+
+    def agree(self, rounds: Sequence[int]) -> int:
+        """See Engine."""
+        start: int = self.run(self.hub.agree(rounds))
+        return start
+
+    def round(self, states: States, number: int) -> tuple[States, Traffic]:
+        """See Engine."""
+        silo = self.hub.context.silo
+        state, traffic = self.run(self.hub.run_round(states[silo], number))
+        return {silo: state}, traffic
+
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+        """See Engine."""
+        result: tuple[Measures, Verdict] = self.run(self.hub.evaluate(states[self.hub.context.silo], judge))
+        return result
+
+    def conclude(self, number: int, selected: int) -> bool:
+        """See Engine."""
+        confirmed: bool = self.run(self.hub.conclude(number, selected))
+        return confirmed

@@ -1,0 +1,223 @@
+"""How hubs evaluate the model together: where the labels are, and nowhere else.
+
+Every hub gathers its clients' embeddings of all rows and sends them to the hub of the silo that has the labels. Where
+they are shared, that hub measures. Where they are private, its clients do, each on its own rows, and send it sums; see
+tally.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tdcd.core.network import Block
+from tdcd.core.round import sum_embeddings
+from tdcd.data.holdout import Part
+from tdcd.engines.base import Judge, Measures, Verdict, block_bytes
+from tdcd.errors import DeploymentError
+from tdcd.sites.event_loop import now
+from tdcd.sites.hub.clients import Request
+from tdcd.sites.hub.context import HubContext
+from tdcd.sites.hub.setup import Prepared
+from tdcd.sites.messages.codec import fits
+from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.types import Evaluated, Score, Scores, SiloScores, Tallies
+from tdcd.sites.messages.types import Judge as JudgeRequest
+from tdcd.training.metrics import measure
+from tdcd.training.tally import Tally, added, measured, ranks
+
+Outcome = tuple[Measures, Verdict, tuple[str, ...]]
+"""Measures, the verdict, and the parts that nothing could be measured on."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """A hub's part of evaluations."""
+
+    context: HubContext
+    prepared: Prepared
+
+    @property
+    def label_silo(self) -> str:
+        """The silo where labels are: its hub measures, and tells the others what they may know."""
+        job = self.context.job
+        owners = sorted(name for name, silo in job.silos.items() if silo.label)
+        return job.labels.silo or (owners[0] if owners else self.context.peers.chair)
+
+    async def evaluate(self, block: Block, number: int, version: int, judge: Judge) -> tuple[Measures, Verdict]:
+        """Measure the whole model on all samples whose clients are there, in every silo.
+
+        Args:
+            block: θ_j.
+            number: The round that it is of.
+            version: Names it: clients that have it are not sent it again.
+            judge: Judges measures against those before.
+        """
+        context = self.context
+        context.progress.stage = f"evaluating after round {number}"
+        attempt, end = 0, now() + context.job.deployment.hub_deadline
+        while True:
+            await context.wait_for_clients(len(self.prepared.plan.roster.clients))
+            result, verdict, missing = await self._attempt(block, version, Stamp("", 0, number, attempt), judge)
+            if not missing:
+                break
+            if now() > end:
+                raise DeploymentError(
+                    f"the clients that are there, in all silos, hold no {missing[0]} sample in common, so that the "
+                    "model cannot be measured. What was done is kept: start the hubs again when more clients are back"
+                )
+            if attempt == 0:
+                context.log(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
+            await asyncio.sleep(min(2.0, 0.1 * 2**attempt))
+            attempt += 1
+        known = {part.word: measures for part, measures in result.items() if measures}
+        context.progress.evaluation = {"round": number, **known}
+        return result, verdict
+
+    async def _attempt(self, block: Block, version: int, stamp: Stamp, judge: Judge) -> Outcome:
+        peers, plan, labels = self.context.peers, self.prepared.plan, self.context.job.labels
+        own = await self._own_scores(block, version, stamp)
+        if self.label_silo != self.context.silo:
+            await peers.send(self.label_silo, own, stamp)
+            told = await peers.receive(self.label_silo, Evaluated, stamp)
+            measures = told.measures or {}
+            return {part: measures.get(part.word, {}) for part in Part}, told.verdict, told.missing
+        every = {name: await peers.receive(name, SiloScores, stamp) for name in peers.peers}
+        if not plan.label_only:
+            every[self.context.silo] = own
+        scores = {part: self._joined(part, every) for part in plan.counts}
+        if labels.private:
+            found = await self._measure_at_clients(scores, stamp)
+        else:
+            found = {part: self._measure(part, *scores[part]) for part in scores}
+        record: Measures = {part: found.get(part, {}) for part in Part}
+        missing = tuple(part.word for part in plan.counts if not record[part])
+        verdict: Verdict = "worse" if missing else judge(record)
+        tell = not labels.private or labels.tell_metrics
+        shown = {part.word: dict(values) for part, values in record.items()} if tell else None
+        await peers.send_all(Evaluated(verdict, missing, shown), stamp)
+        return record, verdict, missing
+
+    async def _own_scores(self, block: Block, version: int, stamp: Stamp) -> SiloScores:
+        """Gather embeddings of all rows of every part, and whose clients are there."""
+        plan, clients = self.prepared.plan, self.context.clients
+        if plan.label_only:
+            return SiloScores((), (), ())
+        dtype, width = self.prepared.settings.dtype, self.prepared.model.width
+        holders = {n: held for n, held in plan.holdings.items() if any(map(len, held.values()))}
+        requests = {}
+        for name, held in holders.items():
+            wanted = {p.word: torch.empty(len(n), width, dtype=dtype) for p, n in held.items() if len(n)}
+            link = clients.links.get(name)
+            weights = None if link and link.version == version else tuple(block.values())
+            if link:
+                link.version = version
+            size = block_bytes(wanted) + 8 * len(wanted)
+            requests[name] = Request(Score(version, weights), Scores, size, partial(_check_scores, wanted))
+        replies, missing = await clients.ask(requests, stamp)
+        for name in missing:
+            if link := clients.links.get(name):
+                link.version = -1  # nobody knows whether it has them
+        parts, rows, present = list(plan.counts), [], []
+        found = {name: dict(zip(reply.parts, reply.rows, strict=True)) for name, reply in replies.items()}
+        for part in parts:
+            phi, there = torch.zeros(plan.counts[part], width, dtype=dtype), torch.zeros(plan.counts[part]).byte()
+            for name, own in found.items():
+                numbers = torch.from_numpy(holders[name][part])
+                if len(numbers):
+                    phi[numbers] = own[part.word]
+                    there[numbers] = 1
+            rows.append(phi)
+            present.append(there)
+        return SiloScores(tuple(part.word for part in parts), tuple(rows), tuple(present))
+
+    def _joined(self, part: Part, silos: Mapping[str, SiloScores]) -> tuple[Tensor, Tensor]:
+        """Return the scores of a part's samples, and which of them all silos have embedded."""
+        shape = (self.prepared.plan.counts[part], self.prepared.model.width)
+        there = torch.ones(shape[0], dtype=torch.bool)
+        embeddings = {}
+        for silo, scores in silos.items():
+            if not len(scores.parts) == len(scores.rows) == len(scores.present) or part.word not in scores.parts:
+                raise RefusedError(f"the hub of silo '{silo}' sends no scores of {part.word} samples")
+            place = scores.parts.index(part.word)
+            who = f"the hub of silo '{silo}': its {part.word} scores"
+            embeddings[silo] = fits(scores.rows[place], shape, self.prepared.settings.dtype, who)
+            there = there & fits(scores.present[place], shape[:1], torch.uint8, who).bool()
+        return sum_embeddings(embeddings), there
+
+    def _measure(self, part: Part, scores: Tensor, there: Tensor) -> dict[str, float]:
+        """Measure, at a hub that has the labels."""
+        if not there.any():
+            return {}
+        self._log_absent(part, int(there.sum()))
+        if not scores[there].isfinite().all():
+            return {"loss": float("nan")}
+        return measure(self.prepared.settings.objective, scores[there], self.prepared.model.labels[part][there])
+
+    def _log_absent(self, part: Part, there: int) -> None:
+        every = self.prepared.plan.counts[part]
+        if there < every:
+            self.context.log(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
+
+    async def _measure_at_clients(
+        self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp
+    ) -> dict[Part, dict[str, float]]:
+        """Let the clients that hold the labels add up; a client that is lost on the way is left out."""
+        objective, holdings = self.prepared.settings.objective, self.prepared.plan.holdings
+        clients = self.context.clients
+        names = {name for name, held in holdings.items() if any(map(len, held.values()))}
+        while names := names & clients.present():
+            result: dict[Part, dict[str, float]] = {}
+            own: dict[str, list[tuple[str, Tensor, Tensor, Tensor]]] = {name: [] for name in names}
+            for part, (z, embedded) in scores.items():
+                held = torch.zeros_like(embedded)
+                for name in names:
+                    held[torch.from_numpy(holdings[name][part])] = True
+                there = embedded & held
+                if not there.any():
+                    continue
+                if not z[there].isfinite().all():
+                    result[part] = {"loss": float("nan")}
+                    continue
+                ranked = torch.zeros(z.shape, dtype=torch.float64)
+                ranked[there] = ranks(objective, z[there])
+                for name in names:
+                    numbers = torch.from_numpy(holdings[name][part])
+                    mine = numbers[there[numbers]]
+                    own[name].append((part.word, z[mine], ranked[mine], there[numbers].to(torch.uint8)))
+            requests = {
+                name: Request(JudgeRequest(*map(tuple, zip(*parts, strict=True))), Tallies, 0, _check_tallies)
+                for name, parts in own.items()
+                if parts
+            }
+            replies, missing = await clients.ask(requests, stamp)
+            if missing:
+                names -= missing
+                continue
+            for part in scores:
+                tallies: list[Tally] = [r.tallies[part.word] for r in replies.values() if part.word in r.tallies]
+                if tallies and part not in result:
+                    try:
+                        total = added(tallies)
+                    except (KeyError, ValueError) as error:
+                        raise RefusedError("clients send sums of different measures") from error
+                    result[part] = measured(objective, total)
+                    self._log_absent(part, int(total["rows"][0]))
+            return result
+        return {}
+
+
+def _check_scores(wanted: Mapping[str, Tensor], reply: Scores) -> None:
+    if set(reply.parts) != set(wanted) or len(reply.parts) != len(reply.rows):
+        raise RefusedError("scores of other parts than it was asked for")
+    for part, rows in zip(reply.parts, reply.rows, strict=True):
+        fits(rows, tuple(wanted[part].shape), wanted[part].dtype, f"{part} scores")
+
+
+def _check_tallies(reply: Tallies) -> None:
+    for sums in reply.tallies.values():
+        if not sums.get("rows"):
+            raise RefusedError("sums that are none")

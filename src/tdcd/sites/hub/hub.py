@@ -1,0 +1,204 @@
+"""One silo's hub: set up, then round after round with the other hubs, to the end."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tdcd.core.ledger import Traffic
+from tdcd.core.script import plan_rounds
+from tdcd.core.state import SiloState
+from tdcd.data.holdout import Part
+from tdcd.engines.base import Judge, Measures, RewoundError, Verdict
+from tdcd.errors import AbsentError, DeploymentError, join_names
+from tdcd.sites.hub.context import HubContext
+from tdcd.sites.hub.evaluation import Evaluator
+from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.rounds import Rounds
+from tdcd.sites.hub.setup import HubSetup, Prepared
+from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
+from tdcd.sites.messages.frames import Stamp
+from tdcd.sites.messages.types import Concluded, Farewell
+from tdcd.sites.shared_job import VERSION
+
+ALONE = (
+    "this hub has all it needs, and ends alone; when a hub that has not ended is back, start this one again, too, and "
+    "they go on together"
+)
+
+
+@dataclass
+class Hub:
+    """A hub. Its coroutines run in one event loop; the loop over rounds runs in another thread."""
+
+    context: HubContext
+    setup: HubSetup = field(init=False)
+    rounds: Rounds | None = None
+    """Those of the present epoch."""
+    _version: int = 0
+    """Names the weights that the silo has now."""
+    _started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.setup = HubSetup(self.context)
+
+    @property
+    def prepared(self) -> Prepared:
+        """What the hub knows once it is set up."""
+        return self.setup.ready()
+
+    async def welcome(self, link: Link) -> None:
+        """Bring a client that has come to where it can take part."""
+        await self.setup.welcome(link)
+
+    async def agree(self, rounds: Sequence[int]) -> int:
+        """Meet the other hubs, and find the newest round that all can go on after."""
+        context, prepared = self.context, self.prepared
+        job, peers, plan = context.job, context.peers, prepared.plan
+        context.progress.stage = "gathering clients"
+        await context.clients.all_or(job.deployment.minimum_clients, job.deployment.hub_deadline)
+        while True:
+            context.progress.stage = "meeting the other hubs"
+            mine = {
+                "alignment": plan.fingerprint,
+                "rounds": [0, *rounds],
+                "label_only": plan.label_only,
+                "width": prepared.model.width,
+                **self.setup.brought,
+            }
+            everybody = await peers.meeting("start", mine)
+            if any(not theirs["alignment"] for theirs in everybody.values()):
+                with suppress(RewoundError):
+                    await self.setup.align_again(everybody)
+                continue
+            different = [name for name, theirs in everybody.items() if theirs["alignment"] != plan.fingerprint]
+            if different:
+                raise DeploymentError(
+                    f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
+                    f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
+                )
+            widths = {name: theirs["width"] for name, theirs in everybody.items()}
+            if len(set(widths.values())) > 1:
+                text = join_names((f"{name} {width}" for name, width in sorted(widths.items())), most=16)
+                raise DeploymentError(
+                    f"embedding widths differ between silos: {text}; every silo's network must end in the same number "
+                    "of outputs, and where one has labels only, in as many as there are classes"
+                )
+            label_only = {name for name, theirs in everybody.items() if theirs["label_only"]}
+            steps = dict.fromkeys(set(everybody) - label_only, job.training.local_steps)
+            roles = plan_rounds(steps, job.labels.sharing or "shared", job.labels.label_holder, label_only)
+            self.rounds = Rounds(context, prepared, roles)
+            self._version += 1
+            every = sum(plan.counts.values())
+            peers.most = every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
+            context.progress.round = _common_round({name: theirs["rounds"] for name, theirs in everybody.items()})
+            return context.progress.round
+
+    async def run_round(self, state: SiloState, number: int) -> tuple[SiloState, Traffic]:
+        """Run this silo's part of a round."""
+        if self.rounds is None:
+            raise RuntimeError("the hubs have not met")
+        result = await self.rounds.run(state, number, self._version)
+        self._version += 1
+        return result
+
+    async def evaluate(self, state: SiloState, judge: Judge) -> tuple[Measures, Verdict]:
+        """Measure the whole model, together with the other hubs."""
+        evaluator = Evaluator(self.context, self.prepared)
+        return await evaluator.evaluate(state.weights, self.context.progress.round, self._version, judge)
+
+    async def conclude(self, number: int, selected: int) -> bool:
+        """Wait until all hubs have written what they hold at the end: one that was killed may need this one.
+
+        Returns:
+            Whether all have. One that has not may still need this hub, which then goes on when it is started again.
+
+        Raises:
+            DeploymentError: another hub ends with the weights of another round.
+        """
+        context = self.context
+        context.progress.stage = "waiting for the other hubs to end"
+        try:
+            replies = await context.peers.exchange(Concluded(selected), Stamp("", 0, number))
+        except AbsentError as error:
+            context.log(f"{ALONE}: {error}")
+            return False
+        others = {silo: reply.selected for silo, reply in replies.items()}
+        if odd := [f"that of silo '{silo}' of round {round_}" for silo, round_ in others.items() if round_ != selected]:
+            raise DeploymentError(
+                f"the hubs end with weights of different rounds: this one of round {selected}, {join_names(odd)}; "
+                "together they are no model. Start all hubs again"
+            )
+        return True
+
+    async def farewell(self, status: str) -> None:
+        """Tell the clients that it is over."""
+        context = self.context
+        context.progress.stage = status
+        for name, count in sorted(context.clients.left_out.items()):
+            context.log(f"client '{name}' was left out of {count:,} rounds: it was away, or did not reply")
+        for link in list(context.clients.links.values()):
+            try:
+                await asyncio.wait_for(link.say(Farewell(status)), 2.0)
+            except Exception as error:
+                context.log(f"client '{link.name}' does not hear the end: {error}")
+
+    async def snapshot(self) -> HubStatus:
+        """Tell how the hub is doing, from another thread."""
+        return self.status()
+
+    def status(self) -> HubStatus:
+        """Tell how the hub is doing; only in its event loop, where nothing changes meanwhile."""
+        context, plan = self.context, self.setup.plan
+        clients, peers, progress = context.clients, context.peers, context.progress
+        sent, received = clients.traffic
+        evaluations = clients.meters.evaluations
+        clock = asyncio.get_running_loop().time()
+        rows = {name: len(held.get(Part.TRAIN, ())) for name, held in plan.holdings.items()} if plan else {}
+        return HubStatus(
+            silo=context.silo,
+            job=context.job.name,
+            stage=progress.stage,
+            round=progress.round,
+            rounds=context.job.training.rounds,
+            rounds_per_second=self.rounds.speed if self.rounds else 0.0,
+            clients=tuple(
+                ClientStatus(
+                    name=name,
+                    present=name in clients.links,
+                    rows=rows.get(name, 0),
+                    left_out=clients.left_out.get(name, 0),
+                    seconds_since_seen=clock - clients.links[name].seen if name in clients.links else -1.0,
+                )
+                for name in clients.names
+            ),
+            peers=tuple(PeerStatus(peer.silo, peer.address, peer.present) for peer in peers.peers.values()),
+            bytes_sent=sent + peers.sent,
+            bytes_received=received + peers.received,
+            evaluation_bytes=evaluations.sent + evaluations.received + peers.evaluations.sent,
+            last_error=progress.last_error,
+            evaluation=json.dumps(progress.evaluation) if progress.evaluation else "",
+            seconds=time.monotonic() - self._started,
+            version=VERSION,
+        )
+
+
+def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
+    """Return the newest round that all hubs can go on after, given by silo.
+
+    Raises:
+        DeploymentError: it would be the beginning, though some hub is well past that: then files were lost.
+    """
+    result = max(set.intersection(*(set(of_silo) for of_silo in rounds.values())))
+    if result == 0 and any(sum(number > 0 for number in of_silo) > 1 for of_silo in rounds.values()):
+        own = {
+            silo: join_names(str(number) for number in of_silo if number) for silo, of_silo in sorted(rounds.items())
+        }
+        text = "; ".join(f"silo '{silo}' has {result or 'none'}" for silo, result in own.items())
+        raise DeploymentError(
+            f"the hubs' checkpoints have no round in common ({text}): did one lose its run directory? Put it back; or, "
+            "to begin anew, remove the run directories of all hubs"
+        )
+    return result

@@ -1,0 +1,189 @@
+"""A hub from its files to the end of the training."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tdcd.core.modules import module_digest
+from tdcd.core.network import Blocks
+from tdcd.data.arrays import fingerprint
+from tdcd.data.holdout import Part
+from tdcd.errors import TdcdError
+from tdcd.jobs.schema import Job
+from tdcd.memory import give_back_memory
+from tdcd.runs.layout import FEDERATED, holds_run
+from tdcd.runs.records import FederationRecord
+from tdcd.runs.store import RunDirectory
+from tdcd.sites.event_loop import event_loop
+from tdcd.sites.hub.clients import Clients
+from tdcd.sites.hub.context import HubContext
+from tdcd.sites.hub.engine import HubEngine
+from tdcd.sites.hub.hub import ALONE, Hub
+from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.peers import Log, Peer, Peers
+from tdcd.sites.hub.plan import check_labels
+from tdcd.sites.hub.reception import Reception
+from tdcd.sites.messages.calls import HubStatus
+from tdcd.sites.participants import at_site, check_peers, check_silo, read_set, silos_of, trust_of
+from tdcd.sites.security.identity import Identity
+from tdcd.sites.shared_job import SharedJob
+from tdcd.sites.site_file import HubSite
+from tdcd.sites.transport.base import RemoteHub
+from tdcd.sites.transport.grpc import GrpcHub, GrpcServer
+from tdcd.training.loop import Loop, Observer
+from tdcd.training.train import describe_silo
+
+Watch = Callable[[Callable[[], HubStatus]], None]
+"""Gets a way to look at the hub while it runs."""
+
+
+def build_hub(job: Job, silo: str, clients: tuple[str, ...], others: dict[str, tuple[str, RemoteHub]],
+              directory: Path, log: Log) -> tuple[Hub, Reception]:  # fmt: skip
+    """Put a hub together.
+
+    Args:
+        job: What to train.
+        silo: Whose hub it is.
+        clients: The names of its clients.
+        others: The address of every other hub, and how it is reached, by silo.
+        directory: The run directory.
+        log: Takes a line for the log.
+    """
+    shared = SharedJob.of(job)
+    peers = {name: Peer(name, address, remote) for name, (address, remote) in others.items()}
+    links = Peers(silo, shared, peers, job.deployment.hub_deadline, log)
+
+    async def welcome(link: Link) -> None:
+        await hub.welcome(link)
+
+    own = Clients(silo, clients, shared.fingerprint, job.deployment.client_deadline, log, welcome)
+    hub = Hub(HubContext(job, silo, directory, own, links, log))
+    return hub, Reception(silo, shared, own, links, hub.status)
+
+
+def run_hub(
+    job: Job,
+    silo: str,
+    site: HubSite,
+    *,
+    insecure: bool = False,
+    observer: Observer | None = None,
+    log: Log = print,
+    watch: Watch = lambda snapshot: None,  # noqa: ARG005
+) -> None:
+    """Run a silo's hub to the end of the training, or go on with it.
+
+    Args:
+        job: What to train, as all sites share it.
+        silo: Whose hub this is.
+        site: Addresses, certificates, directories.
+        insecure: Do without TLS, on this machine only.
+        observer: Is called after every round and evaluation.
+        log: Takes a line of text for the log.
+        watch: Gets a way to look at the hub while it runs.
+
+    Raises:
+        TdcdError: it cannot be started, or had to stop; the message says why.
+        KeyboardInterrupt: passed on, after a checkpoint was written.
+    """
+    give_back_memory()
+    check_labels(job)
+    job = at_site(job, site.data)
+    data = read_set(job)
+    names = silos_of(job, data)
+    check_silo(silo, names)
+    trust = trust_of(site, Identity(silo), insecure=insecure)
+    others = [name for name in names if name != silo]
+    check_peers(site, others, insecure=insecure)
+    directory = Path(site.run or f"runs/{job.name}-{silo}")
+
+    with event_loop() as run:
+
+        async def start() -> tuple[Hub, GrpcServer]:
+            dialled: dict[str, tuple[str, RemoteHub]] = {
+                name: (site.peers[name], GrpcHub(trust, site.peers[name], name)) for name in others
+            }
+            hub, reception = build_hub(job, silo, names[silo], dialled, directory, log)
+            server = GrpcServer(reception, trust, log)
+            await server.start(site.listen)
+            return hub, server
+
+        hub, server = run(start())
+        log(f"the hub of silo '{silo}' answers on {site.listen}")
+        status = "stopped"
+        try:
+            watch(lambda: run(hub.snapshot()))
+            if _finished(job, directory):
+                log(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
+                status = "finished"
+                return
+            run(hub.setup.prepare(data))
+            del data
+            _train(job, hub, HubEngine(hub, run), directory, observer or Observer())
+            status = "finished"
+        except TdcdError as error:
+            hub.context.progress.last_error = str(error)
+            raise
+        finally:
+            run(hub.farewell(status))
+            run(server.stop())
+
+
+def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Observer) -> None:
+    """Run the loop over rounds for one hub."""
+    silo, prepared = hub.context.silo, hub.prepared
+    networks = {silo: prepared.model.network} if prepared.model.network else {}
+    loop = Loop(engine, job.training, networks, observer, lambda: {silo: hub.setup.first_block()})
+    with ExitStack() as stack:
+        loop.directory = stack.enter_context(
+            RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True)
+        )
+        loop.inputs = _inputs(hub, loop.state.weights)
+        loop.begin(_description(job, hub))
+        if loop.alone:
+            hub.context.log(f"{ALONE}. It has waited for the others in vain")
+        loop.directory.save_rosters({silo: prepared.plan.roster}, [])
+        loop.run()
+
+
+def _finished(job: Job, directory: Path) -> bool:
+    """Tell whether the training has ended before: then no other hub is needed."""
+    if not holds_run(directory):
+        return False
+    with RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True) as files:
+        return files.finished(job.training.rounds)
+
+
+def _inputs(hub: Hub, first: Blocks) -> dict[str, str]:
+    return {
+        "common IDs": hub.prepared.plan.fingerprint,
+        "networks": module_digest(hub.prepared.model.network.module) if hub.prepared.model.network else "none",
+        "first weights": fingerprint(first[hub.context.silo]),
+    }
+
+
+def _description(job: Job, hub: Hub) -> FederationRecord:
+    """Describe who takes part, as far as this hub knows."""
+    counts = hub.prepared.plan.counts
+    silo = describe_silo(
+        hub.context.silo,
+        hub.prepared.plan.roster,
+        hub.prepared.model.network,
+        row_shape=hub.prepared.model.shape or (),
+        network_description=job.model_of(hub.context.silo).describe(),
+        compute="at its clients' sites",
+        preparation=hub.setup.preparation,
+    )
+    return FederationRecord(
+        samples=counts[Part.TRAIN],
+        validation_samples=counts.get(Part.VALIDATION, 0),
+        test_samples=counts.get(Part.TEST, 0),
+        loss=job.training.loss,
+        classes=hub.prepared.plan.classes,
+        notes=tuple(f"{name} has no row of a common ID and takes no part" for name in hub.prepared.plan.idle),
+        embedding=hub.prepared.model.width,
+        embedding_bytes=hub.prepared.model.width * job.training.dtype.itemsize,
+        silos=(silo,),
+        variant=FEDERATED,
+        peers=tuple(sorted(hub.context.peers.peers)),
+    )

@@ -1,0 +1,374 @@
+"""A hub's links to the other hubs: they meet, agree where to start, and push messages to each other.
+
+Every hub answers on its port and dials every other hub; a message is pushed, and pushed again if that fails, until the
+other side has it: taking it twice does no harm. The hub whose silo comes first by name *chairs*. To begin something
+together, every hub comes to a meeting and tells what it brings; when all are there, a new epoch begins, and what
+belongs to an earlier one is dropped. A hub that was started again comes to a
+meeting too; then the chair calls all others.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from tdcd.engines.base import RewoundError
+from tdcd.errors import AbsentError, DeploymentError, join_names
+from tdcd.sites.event_loop import now
+from tdcd.sites.messages.calls import Hello, Opening
+from tdcd.sites.messages.codec import kind_of, pack, unpack
+from tdcd.sites.messages.frames import PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
+from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
+from tdcd.sites.shared_job import VERSION, SharedJob
+from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError
+
+T = TypeVar("T")
+
+ROUND = frozenset(map(kind_of, (SiloEmbeddings, SiloGradients)))
+"""Kinds of messages that carry a round's numbers."""
+EVALUATION = frozenset({kind_of(SiloScores)})
+LARGEST = 1 << 34
+"""Bytes that a message between hubs may have."""
+EARLY = 1.0
+"""Seconds that a message may come before the epoch that it belongs to."""
+SLOWEST = 1e6
+"""Bytes a second: a line slower than this counts as cut."""
+
+Log = Callable[[str], None]
+"""Takes a line for the log."""
+
+
+def _key(kind: str, stamp: Stamp, silo: str) -> tuple[str, Stamp, str]:
+    """Return what a message is waited for by; its epoch is the present one."""
+    return kind, replace(stamp, job="", epoch=0), silo
+
+
+@dataclass
+class Peer:
+    """Another hub."""
+
+    silo: str
+    address: str
+    hub: RemoteHub
+    present: bool = False
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """A meeting that all came to."""
+
+    epoch: int
+    incarnations: Mapping[str, str]
+    brought: Mapping[str, Any]
+
+    @property
+    def opening(self) -> Opening:
+        """What every hub that came hears."""
+        return Opening(self.epoch, json.dumps(self.brought))
+
+
+@dataclass
+class Peers:
+    """The other hubs, seen from one. Everything happens in one event loop."""
+
+    silo: str
+    job: SharedJob
+    peers: Mapping[str, Peer]
+    deadline: float
+    """Seconds that a hub is waited for."""
+    log: Log
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
+    epoch: int = 0
+    now: int = 0
+    """The round that is under way."""
+    most: int = LARGEST
+    """Bytes that a message may have; whoever knows what is to come sets it after each meeting."""
+    sent: int = 0
+    received: int = 0
+    meter: Meter = field(default_factory=Meter)
+    """Counts the numbers that were brought to other hubs in rounds; what had to be brought twice counts once."""
+    evaluations: Meter = field(default_factory=Meter)
+    """The same for evaluations."""
+    _present: dict[str, Hello] = field(default_factory=dict)
+    """Who has come to the meeting, at the chair."""
+    _meeting: _Meeting | None = None
+    """The last one, at the chair."""
+    _inbox: dict[tuple[str, Stamp, str], Message] = field(default_factory=dict)
+    _calls: set[tuple[str, int]] = field(default_factory=set)
+    """Calls of the chair that were heard: its incarnation, and the epoch that they end."""
+    _called: int = -1
+    """The epoch that the last call ended: it may be heard before that epoch has begun here."""
+    _working: bool = False
+    """Whether an epoch's work is under way."""
+    _rewound: bool = False
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def chair(self) -> str:
+        """The silo whose hub chairs."""
+        return min([self.silo, *self.peers])
+
+    # What other hubs call
+
+    async def met(self, hello: Hello) -> Opening:
+        """Let another hub come to the meeting, and answer when all have come.
+
+        Raises:
+            DeploymentError: it cannot take part; the message tells the difference.
+        """
+        if self.chair != self.silo:
+            raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
+        self.job.check(hello.protocol, hello.version, hello.job, f"the hub of silo '{hello.silo}'")
+        async with self._news:
+            last = self._meeting
+            came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
+            if not came:
+                self._present[hello.silo] = hello
+                again = last and last.incarnations.get(hello.silo) != hello.incarnation
+                if again and self._working and not self._rewound:
+                    self.log(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
+                    self._rewound = True
+                self._news.notify_all()
+            try:
+                await self._news.wait_for(lambda: self._over(hello))
+            except asyncio.CancelledError:
+                if self._present.get(hello.silo) is hello:
+                    del self._present[hello.silo]  # it is gone before all had come
+                raise
+            if self._meeting is None:
+                raise RefusedError("the meeting is over before it began")
+            return self._meeting.opening
+
+    def _over(self, hello: Hello) -> bool:
+        last = self._meeting
+        return last is not None and last.epoch > hello.epoch and last.incarnations.get(hello.silo) == hello.incarnation
+
+    async def delivered(self, silo: str, stream: AsyncIterator[Frame]) -> str:
+        """Take a message; return why it is of no use, if it is not.
+
+        Raises:
+            RefusedError: it is none.
+            EarlyError: it is of an epoch that has not begun here.
+        """
+        assembler, message = Assembler(self.most), None
+        async for frame in stream:
+            self.received += len(frame.chunk)
+            if message is not None:
+                raise RefusedError("more than one message")
+            message = assembler.feed(frame)
+        if message is None:
+            raise RefusedError("half a message")
+        if message.stamp.job != self.job.fingerprint:
+            raise RefusedError("a message of another job")
+        async with self._news:
+            self.peers[silo].present = True
+            stamp = message.stamp
+            if message.kind == kind_of(Call):
+                self._hear(silo, unpack(message, Call), stamp)
+            else:
+                await self._caught_up(stamp.epoch)
+                if stamp.epoch < self.epoch or stamp.round < self.now:
+                    return f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over"
+                self._inbox.setdefault(_key(message.kind, stamp, silo), message)
+            self._news.notify_all()
+        return ""
+
+    async def _caught_up(self, epoch: int) -> None:
+        """Wait for an epoch: another hub may have heard sooner than this one that it has begun."""
+        try:
+            async with asyncio.timeout(EARLY):
+                await self._news.wait_for(lambda: self.epoch >= epoch)
+        except TimeoutError as error:
+            raise EarlyError(f"epoch {epoch} has not begun here; bring it again") from error
+
+    def _hear(self, silo: str, message: Call, stamp: Stamp) -> None:
+        """The chair calls all hubs to a meeting."""
+        call = (message.incarnation, stamp.attempt)
+        if silo == self.chair and call not in self._calls:
+            self._calls.add(call)
+            self._called = stamp.attempt
+            self._rewound = self._working
+
+    # What the own hub does
+
+    async def meeting(self, topic: str, brought: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Meet all other hubs: tell what one brings, and return what everybody brought, by silo.
+
+        Raises:
+            DeploymentError: somebody did not come in time, or came for something else.
+        """
+        async with self._news:
+            self._working = self._rewound = False
+            self.most = LARGEST
+        hello = Hello(
+            protocol=PROTOCOL,
+            version=VERSION,
+            silo=self.silo,
+            job=self.job.text,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            topic=topic,
+            brought=json.dumps(dict(brought)),
+        )
+        opening = await (self._chaired(hello) if self.chair == self.silo else self._attended(hello))
+        async with self._news:
+            self.epoch, self.now = opening.epoch, 0
+            self._inbox.clear()
+            self._working, self._rewound = True, self.epoch <= self._called
+            self._news.notify_all()
+        everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
+        topics = {silo: text["topic"] for silo, text in everybody.items() if text["topic"] != topic}
+        if topics:
+            odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
+            raise DeploymentError(
+                f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
+            )
+        return everybody
+
+    async def _chaired(self, hello: Hello) -> Opening:
+        """Call all other hubs, wait until they have come, and open the next epoch."""
+        end = now() + self.deadline
+        call = pack(Call(self.incarnation), Stamp(self.job.fingerprint, 0, 0, self.epoch))
+        calls = [asyncio.ensure_future(self._push(peer, call, end)) for peer in self.peers.values()]
+        try:
+            await self._until(lambda: not self._absent(), end, self._absent)
+        finally:
+            for task in calls:
+                task.cancel()
+        async with self._news:
+            everyone = {self.silo: hello, **self._present}
+            self._present.clear()
+            self._meeting = _Meeting(
+                epoch=1 + max(one.epoch for one in everyone.values()),
+                incarnations={silo: one.incarnation for silo, one in everyone.items()},
+                brought={silo: {"topic": one.topic, **json.loads(one.brought)} for silo, one in everyone.items()},
+            )
+            self._news.notify_all()
+            return self._meeting.opening
+
+    def _absent(self) -> list[str]:
+        return sorted(set(self.peers) - set(self._present))
+
+    async def _attended(self, hello: Hello) -> Opening:
+        """Go to the meeting that the chair holds."""
+        peer = self.peers[self.chair]
+        end = now() + self.deadline
+
+        async def call() -> Opening:
+            return await peer.hub.meet(hello, max(1.0, end - now()))
+
+        return await self._trying(peer, call, end)
+
+    def advance(self, number: int) -> None:
+        """Begin a round: what belongs to earlier ones is of no use any more."""
+        self.now = number
+        for key in [key for key in self._inbox if key[1].round < number]:
+            del self._inbox[key]
+
+    async def exchange(self, message: T, stamp: Stamp = Stamp()) -> dict[str, T]:  # noqa: B008 - frozen
+        """Send every other hub a message, and receive one of the same type and moment from each.
+
+        Raises:
+            RewoundError: all hubs meet anew.
+            DeploymentError: a hub was lost for too long.
+        """
+        await self.send_all(message, stamp)
+        return {silo: await self.receive(silo, type(message), stamp) for silo in self.peers}
+
+    async def send_all(self, message: object, stamp: Stamp = Stamp()) -> None:  # noqa: B008
+        """Send every other hub a message of this epoch."""
+        await asyncio.gather(*(self.send(silo, message, stamp) for silo in self.peers))
+
+    async def send(self, silo: str, message: object, stamp: Stamp = Stamp()) -> None:  # noqa: B008
+        """Send another hub a message of this epoch."""
+        stamped = pack(message, replace(stamp, job=self.job.fingerprint, epoch=self.epoch))
+        await self._push(self.peers[silo], stamped, now() + self.deadline, rewindable=True)
+
+    async def receive(self, silo: str, kind: type[T], stamp: Stamp = Stamp()) -> T:  # noqa: B008
+        """Wait for a message of another hub.
+
+        Raises:
+            RefusedError: it is malformed.
+        """
+        key = _key(kind_of(kind), stamp, silo)
+        await self._until(lambda: key in self._inbox, now() + self.deadline, lambda: [silo], rewindable=True)
+        try:
+            return unpack(self._inbox.pop(key), kind)
+        except RefusedError as error:
+            raise RefusedError(f"the hub of silo '{silo}' sends {error}") from error
+
+    async def _until(
+        self, done: Callable[[], bool], end: float, missing: Callable[[], list[str]], *, rewindable: bool = False
+    ) -> None:
+        """Wait for other hubs."""
+        async with self._news:
+            try:
+                async with asyncio.timeout(end - now()):
+                    await self._news.wait_for(lambda: done() or (rewindable and self._rewound))
+            except TimeoutError as error:
+                raise self._lost(missing(), "it did not do its part") from error
+            if rewindable and self._rewound:
+                raise RewoundError
+
+    async def _push(self, peer: Peer, message: Message, end: float, *, rewindable: bool = False) -> None:
+        """Bring a message to a hub, however often it takes."""
+
+        async def call() -> None:
+            meter = Meter()
+
+            async def pieces() -> AsyncIterator[Frame]:
+                for frame in frames(message, meter):
+                    yield frame
+
+            await peer.hub.deliver(self.silo, pieces(), LONGEST_WAIT + message.nbytes / SLOWEST)
+            self.sent += message.nbytes
+            if message.kind in ROUND:
+                self.meter.sent += meter.sent
+            elif message.kind in EVALUATION:
+                self.evaluations.sent += meter.sent
+
+        await self._trying(peer, call, end, rewindable=rewindable)
+
+    async def _trying(self, peer: Peer, call: Callable[[], Awaitable[T]], end: float, *, rewindable: bool = False) -> T:
+        """Call a hub again and again until it answers."""
+        wait = FIRST_WAIT
+        while True:
+            try:
+                result = await call()
+            except (UnreachableError, RefusalError) as error:
+                if peer.hub.renew():
+                    continue
+                if isinstance(error, RefusalError):
+                    raise DeploymentError(
+                        f"the hub of silo '{peer.silo}' ({peer.address}) refuses this hub: {error}"
+                    ) from error
+                if peer.present or wait == FIRST_WAIT:
+                    self.log(f"waiting for the hub of silo '{peer.silo}' ({peer.address})")
+                peer.present = False
+                if now() + wait > end:
+                    raise self._lost([peer.silo], await peer.hub.explain()) from error
+                if rewindable:
+                    await self._pause(wait)
+                else:
+                    await asyncio.sleep(wait)
+                wait = min(2 * wait, LONGEST_WAIT)
+            else:
+                peer.present = True
+                return result
+
+    async def _pause(self, seconds: float) -> None:
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(lambda: self._rewound), seconds)
+            except TimeoutError:
+                return
+        raise RewoundError
+
+    def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
+        hubs = join_names(f"'{silo}' ({self.peers[silo].address})" for silo in silos)
+        return AbsentError(
+            f"timed out after {self.deadline:g} s waiting for the hub of silo {hubs}: {why}. "
+            "What was done is kept: when it is back, start the hubs again, and they go on"
+        )

@@ -1,0 +1,198 @@
+"""A whole federation on one machine, every hub and client a process of its own: to try a deployment, and to test it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from tdcd.errors import DeploymentError
+from tdcd.files import write_atomically
+from tdcd.jobs.schema import Job, TableData
+from tdcd.sites.hub.plan import check_labels
+from tdcd.sites.participants import read_set, silos_of
+from tdcd.sites.security.identity import Identity, certify
+
+DAYS = 30
+"""That certificates for one machine are valid."""
+
+
+@dataclass(frozen=True)
+class LocalSite:
+    """One process of the federation."""
+
+    identity: Identity
+    file: Path
+    """Its site file."""
+    job: Path
+    log: Path
+    insecure: bool = False
+
+    def command(self) -> list[str]:
+        """Return how it is started."""
+        who, role = self.identity, ["client", "--client", self.identity.client or ""]
+        role = role if who.client else ["hub"]
+        parts = [sys.executable, "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
+        return [*parts, "--site", str(self.file), *(["--insecure"] if self.insecure else [])]
+
+    def start(self, *, quiet: bool = False) -> "subprocess.Popen[bytes]":
+        """Start it; its log goes to a file, and to standard error unless that is not wanted."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with ExitStack() as stack:
+            stream = stack.enter_context(self.log.open("ab")) if quiet else None
+            return subprocess.Popen(self.command(), stderr=stream, env=environment)  # noqa: S603
+
+
+@dataclass
+class LocalFederation:
+    """The files of a federation on one machine."""
+
+    folder: Path
+    sites: Mapping[Identity, LocalSite]
+    runs: Mapping[str, Path]
+    """Each hub's run directory."""
+    processes: dict[Identity, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @classmethod
+    def laid_out(
+        cls, job: Job, folder: Path, *, insecure: bool = False, hosts: Mapping[str, str] | None = None
+    ) -> "LocalFederation":
+        """Write the job, certificates and site files; what is there already is kept, so that a run can go on.
+
+        Args:
+            job: What to train.
+            folder: Where the files go.
+            insecure: Do without certificates.
+            hosts: Where each silo's hub answers; default: on 127.0.0.1.
+
+        Raises:
+            TdcdError: the job cannot be deployed, or the folder holds another one.
+        """
+        check_labels(job)
+        names = silos_of(job, read_set(job))
+        everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
+        data = {identity: _data(job, identity) for identity in everybody}
+        folder.mkdir(parents=True, exist_ok=True)
+        shared = folder / "job.toml"
+        text = tomli_w.dumps(_without_paths(job))
+        if shared.exists() and shared.read_text(encoding="utf-8") != text:
+            raise DeploymentError(f"{folder} holds another deployment; choose another folder with --out, or remove it")
+        write_atomically(shared, text)
+        ports = _free_ports(len(names))
+        hubs = {name: f"{(hosts or {}).get(name, '127.0.0.1')}:{port}" for name, port in zip(names, ports, strict=True)}
+        sites, runs = {}, {}
+        for silo, clients in names.items():
+            place = folder / silo
+            place.mkdir(exist_ok=True)
+            if not insecure:
+                certify(place / "certs", silo, clients, days=DAYS, ca_days=DAYS)
+            runs[silo] = place / "run"
+            for identity in (Identity(silo), *(Identity(silo, client) for client in clients)):
+                table: dict[str, Any]
+                if identity.client is None:
+                    others = {name: address for name, address in hubs.items() if name != silo}
+                    table = {"listen": hubs[silo], "peers": others, "run": "run"}
+                else:
+                    table = {"hub": hubs[silo], "workers": 1}
+                if data[identity]:
+                    table["data"] = data[identity]
+                if not insecure:
+                    table["tls"] = {
+                        "ca": "certs/ca.pem",
+                        "certificate": f"certs/{identity.stem}.pem",
+                        "key": f"certs/{identity.stem}.key",
+                    }
+                    if identity.client is None:
+                        cas = {name: f"../{name}/certs/ca.pem" for name in names if name != silo}
+                        table["tls"]["peers"] = cas
+                file = place / f"{identity.stem}.toml"
+                write_atomically(file, tomli_w.dumps(table))
+                log = place / f"{identity.stem}.log"
+                sites[identity] = LocalSite(identity, file, shared, log, insecure)
+        return cls(folder, sites, runs)
+
+    def start(self, *, quiet: bool = False) -> None:
+        """Start all processes, hubs first."""
+        for identity in sorted(self.sites, key=lambda who: (who.client is not None, who.silo, who.client or "")):
+            self.processes[identity] = self.sites[identity].start(quiet=quiet)
+
+    def wait(self, log: Callable[[str], None], seconds: float | None = None) -> int:
+        """Wait until all hubs have ended; return the worst exit code. If one fails, all are stopped."""
+        end = time.monotonic() + seconds if seconds is not None else None
+        hubs = {who: process for who, process in self.processes.items() if who.client is None}
+        try:
+            while any(process.poll() is None for process in hubs.values()):
+                failed = [who for who, process in hubs.items() if process.poll() not in (None, 0)]
+                for who in failed:
+                    log(f"{who} has stopped with exit code {hubs[who].returncode}")
+                if failed:
+                    return max(abs(int(hubs[who].returncode)) for who in failed)
+                for silo in {who.silo for who in hubs}:
+                    codes = [
+                        process.poll() for who, process in self.processes.items() if who.client and who.silo == silo
+                    ]
+                    if codes and all(codes):
+                        log(f"all clients of silo '{silo}' have stopped with an error; the hub would wait for them")
+                        return max(abs(int(code)) for code in codes if code)
+                if end is not None and time.monotonic() > end:
+                    raise DeploymentError(f"the deployment has not ended after {seconds:g} seconds")
+                time.sleep(0.1)
+            return max(abs(int(process.returncode)) for process in hubs.values())
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop what still runs."""
+        running = [process for process in self.processes.values() if process.poll() is None]
+        deadline = time.monotonic() + 5
+        for process in running:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.terminate()
+        for process in running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _without_paths(job: Job) -> dict[str, Any]:
+    """Return a job as organisations would share it: names of clients, no files."""
+    table = job.as_table()
+    table["baselines"] = []
+    table["data"].pop("alignment", None)
+    table["data"].pop("directory", None)
+    for silo in table.get("silos", {}).values():
+        if isinstance(silo.get("clients"), Mapping):
+            silo["clients"] = list(silo["clients"])
+    return table
+
+
+def _data(job: Job, identity: Identity) -> str | None:
+    """Return where a site's data is on this machine."""
+    if not isinstance(job.data, TableData):
+        return job.data.directory
+    files = job.silos[identity.silo].clients
+    if identity.client is None:
+        return None
+    if not isinstance(files, Mapping):
+        raise DeploymentError(f"silos.{identity.silo}.clients: to run all of it here, name every client's file")
+    return files[identity.client]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -1,0 +1,234 @@
+"""Typed messages as they travel: small values as JSON in the header, tensors, arrays and long texts as bytes.
+
+A message type is a frozen dataclass, registered under its kind. Its fields are
+
+    Tensor, tuple[Tensor, …]     tensors, by the name of the field and their place
+    Array, tuple[Array, …]       numpy arrays of numbers or texts, likewise
+    bytes                        a long text
+    anything else                what JSON can say, validated by its type
+
+or any of these ``| None``. No name that a user chose is ever a key.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from tdcd.data.arrays import Array
+from tdcd.sites.messages.frames import Message, RefusedError, Stamp
+
+T = TypeVar("T")
+LONGEST = 256
+"""Characters of a text in an array: an ID or a label."""
+_PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """How a field of a message travels."""
+
+    name: str
+    form: str
+    """"tensor", "array", "bytes" or "json"."""
+    many: bool
+    optional: bool
+    plain: type | None
+    adapter: TypeAdapter[Any]
+
+
+KINDS: dict[str, type] = {}
+_FIELDS: dict[type, tuple[_Field, ...]] = {}
+_NAMES: dict[type, str] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def message(kind: str) -> Callable[[type[T]], type[T]]:
+    """Make a class a type of messages: a frozen dataclass under a kind of its own."""
+
+    def register(cls: type[T]) -> type[T]:
+        made = dataclass(frozen=True)(cls)
+        if kind in KINDS:
+            raise ValueError(f"two types of messages of the kind '{kind}'")
+        KINDS[kind], _NAMES[made] = made, kind
+        _FIELDS[made] = tuple(_describe(name, hint) for name, hint in get_type_hints(made).items())
+        return made
+
+    return register
+
+
+def _describe(name: str, hint: Any) -> _Field:
+    optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
+    inner = next(arg for arg in get_args(hint) if arg is not NoneType) if optional else hint
+    many = get_origin(inner) is tuple and (get_args(inner)[0] == Tensor or get_args(inner)[0] == Array)
+    base = get_args(inner)[0] if many else inner
+    form = "tensor" if base == Tensor else "array" if base == Array else "bytes" if base is bytes else "json"
+    plain = base if form == "json" and base in _PLAIN and not optional else None
+    return _Field(name, form, many, optional, plain, TypeAdapter(hint if form == "json" else bytes))
+
+
+def kind_of(message: object | type) -> str:
+    """Return the kind of a message, or of a type of messages."""
+    return _NAMES[message if isinstance(message, type) else type(message)]
+
+
+def pack(message: object, stamp: Stamp = Stamp()) -> Message:  # noqa: B008 - frozen
+    """Return a message as it travels."""
+    facts: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for one in _FIELDS[type(message)]:
+        value = getattr(message, one.name)
+        if value is None:
+            continue
+        if one.form == "json":
+            facts[one.name] = value if one.plain else one.adapter.dump_python(value, mode="json")
+        elif one.many:
+            facts[one.name] = len(value)
+            for number, part in enumerate(value):
+                tensors |= _pack_one(one, f"{one.name}/{number}", part)
+        else:
+            tensors |= _pack_one(one, one.name, value)
+    return Message(kind_of(message), facts, tensors, stamp)
+
+
+def _pack_one(one: _Field, name: str, value: Any) -> dict[str, Tensor]:
+    if one.form == "tensor":
+        return {name: value}
+    if one.form == "bytes":
+        return {name: torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0).byte()}
+    if value.dtype.kind != "U":
+        return {name: torch.from_numpy(np.ascontiguousarray(value))}
+    texts = [text.encode() for text in value.tolist()]
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    letters = np.frombuffer(bytearray(b"".join(texts)), dtype=np.uint8)
+    return {f"{name} letters": torch.from_numpy(letters), f"{name} ends": torch.from_numpy(ends)}
+
+
+def unpack(envelope: Message, *expected: type[T]) -> T:
+    """Return the typed message in an envelope, which must be of one of the expected types, and nothing more.
+
+    Raises:
+        RefusedError: it is another message, or one with missing, unexpected or malformed fields.
+    """
+    kind, tensors, facts = envelope.kind, dict(envelope.tensors), dict(envelope.facts)
+    cls = next((one for one in expected if _NAMES[one] == kind), None)
+    if cls is None:
+        wanted = " or ".join(f"'{_NAMES[one]}'" for one in expected)
+        raise RefusedError(f"received '{kind[:40]}' where {wanted} is expected")
+    values: dict[str, Any] = {}
+    for one in _FIELDS[cls]:
+        try:
+            values[one.name] = _unpack_field(one, facts, tensors)
+        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            why = f"'{kind}' without '{one.name}', or with a malformed one"
+            raise RefusedError(f"{why}: {error}" if isinstance(error, RefusedError) else why) from error
+    for name in (*tensors, *facts):
+        raise RefusedError(f"'{kind}' with an unexpected field '{name[:40]}'")
+    return cls(**values)
+
+
+def _unpack_field(one: _Field, facts: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    if one.form == "json":
+        if one.name not in facts and one.optional:
+            return None
+        value = facts.pop(one.name)
+        if one.plain is not None:
+            if type(value) is not one.plain and not (one.plain is float and type(value) is int):
+                raise TypeError(f"a {one.plain.__name__} is expected")
+            return value
+        return one.adapter.validate_json(json.dumps(value), strict=True)
+    if one.many:
+        if one.name not in facts and one.optional:
+            return None
+        count = facts.pop(one.name)
+        if type(count) is not int or not 0 <= count <= len(tensors):
+            raise ValueError("a number of tensors is expected")
+        return tuple(_unpack_one(one, f"{one.name}/{number}", tensors) for number in range(count))
+    there = one.name in tensors or f"{one.name} ends" in tensors
+    return None if one.optional and not there else _unpack_one(one, one.name, tensors)
+
+
+def _unpack_one(one: _Field, name: str, tensors: dict[str, Tensor]) -> Any:
+    if one.form == "tensor":
+        return tensors.pop(name)
+    if one.form == "bytes":
+        data = tensors.pop(name)
+        if data.dtype != torch.uint8 or data.ndim != 1:
+            raise ValueError("bytes are expected")
+        return data.numpy().tobytes()
+    if name in tensors:
+        return tensors.pop(name).numpy()
+    letters, ends = tensors.pop(f"{name} letters").numpy().tobytes(), tensors.pop(f"{name} ends").tolist()
+    starts = [0, *ends][: len(ends)]
+    if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
+        raise RefusedError("damaged texts")
+    texts = [letters[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+    if "\0" in "".join(texts):
+        raise RefusedError("the character NUL in a text")
+    if max(map(len, texts), default=0) > LONGEST:  # an array takes the longest one's memory for each
+        raise RefusedError(f"a text of more than {LONGEST} characters")
+    return np.array(texts, dtype=np.str_)
+
+
+def place_of(field: str, name: str) -> int:
+    """Return the place of a tensor in the field that it travels in.
+
+    Raises:
+        RefusedError: it is of another field.
+    """
+    start, _, number = name.partition("/")
+    if start != field or not number.isdecimal():
+        raise RefusedError(f"unexpected tensor '{name[:40]}'")
+    return int(number)
+
+
+def fits(value: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
+    """Check that a tensor has a shape and a type.
+
+    Raises:
+        RefusedError: it has not.
+    """
+    if value is None or tuple(value.shape) != shape or value.dtype != dtype:
+        got = "nothing" if value is None else f"{value.dtype} of shape {tuple(value.shape)}"
+        raise RefusedError(f"{what}: {got}, not {dtype} of shape {shape}")
+    return value
+
+
+def samples_in(value: Tensor, what: str) -> frozenset[int]:
+    """Return sample numbers.
+
+    Raises:
+        RefusedError: the tensor holds something else.
+    """
+    if value.dtype != torch.int64 or value.ndim != 1:
+        raise RefusedError(f"{what}: not a list of samples")
+    return frozenset(value.tolist())
+
+
+def named(names: Mapping[str, Tensor], tensors: tuple[Tensor, ...], what: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield tensors that came in order with their names, checked against those that a network has.
+
+    Raises:
+        RefusedError: they do not fit.
+    """
+    if len(tensors) != len(names):
+        raise RefusedError(f"{what}: {len(tensors)} tensors, not {len(names)}")
+    for (name, like), tensor in zip(names.items(), tensors, strict=True):
+        yield name, fits(tensor, tuple(like.shape), like.dtype, f"{what}: '{name}'")
+
+
+def known(value: T | None, what: str) -> T:
+    """Return what an earlier message of the hub has brought.
+
+    Raises:
+        RefusedError: it has not come.
+    """
+    if value is None:
+        raise RefusedError(f"out of order: the hub has not sent {what}")
+    return value

@@ -1,0 +1,1 @@
+"""Who is who, and the certificates that prove it."""

@@ -1,0 +1,1 @@
+"""How messages travel: over gRPC, or in memory."""

@@ -1,0 +1,88 @@
+"""How sites reach each other, whatever carries the messages.
+
+A hub answers calls (``HubService``). Its clients, other hubs and its operator reach it through a ``RemoteHub``. Two
+implementations: gRPC over mutual TLS, and memory, for tests and for trying things out in one process.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from tdcd.errors import DeploymentError
+from tdcd.sites.messages.calls import Hello, HubStatus, Opening
+from tdcd.sites.messages.frames import Frame
+from tdcd.sites.security.identity import Identity
+
+FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
+"""Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+
+
+class UnreachableError(DeploymentError):
+    """The other side is not there, or the line was cut. It may be back soon."""
+
+
+class RefusalError(DeploymentError):
+    """The other side refuses; its message says why."""
+
+
+class NotAllowedError(DeploymentError):
+    """Whoever calls may not."""
+
+
+class EarlyError(DeploymentError):
+    """A message that came too early: it should be brought again."""
+
+
+class Stream(Protocol):
+    """Frames both ways between a hub and one of its clients."""
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame.
+
+        Raises:
+            UnreachableError: the stream has ended.
+        """
+
+    async def receive(self) -> Frame | None:
+        """Wait for the next frame; nothing when the stream has ended."""
+
+
+class HubService(Protocol):
+    """What a hub answers. ``caller`` is whose certificate was shown, or nobody where there are none."""
+
+    async def attend(self, caller: Identity | None, stream: Stream) -> None:
+        """Keep a client's stream until it ends."""
+
+    async def meet(self, caller: Identity | None, hello: Hello) -> Opening:
+        """Let another hub come to a meeting; answer when all have come."""
+
+    async def deliver(self, caller: Identity | None, silo: str, frames: AsyncIterator[Frame]) -> str:
+        """Take a message of another hub; tell why it is of no use, if it is not."""
+
+    def report(self, caller: Identity | None) -> HubStatus:
+        """Tell how the hub is doing."""
+
+
+class RemoteHub(Protocol):
+    """A hub, as others reach it.
+
+    Every call may raise UnreachableError or RefusalError.
+    """
+
+    def attend(self) -> AbstractAsyncContextManager[Stream]:
+        """Open a client's stream to its hub. Its end raises RefusalError if the hub refuses the client."""
+
+    async def meet(self, hello: Hello, timeout: float) -> Opening:
+        """Come to a meeting."""
+
+    async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:
+        """Bring a message of a silo's hub; return why it is of no use, if it is not."""
+
+    async def report(self, timeout: float) -> HubStatus:
+        """Ask how the hub is doing."""
+
+    async def explain(self) -> str:
+        """Find out why the hub cannot be reached, in a sentence."""
+
+    def renew(self) -> bool:
+        """Dial again if this site's certificates have changed; tell whether they have."""

@@ -1,0 +1,330 @@
+"""Sites over gRPC: a hub answers on its port, others dial it. Nothing else imports grpc or protobuf."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from tdcd.errors import DeploymentError, TdcdError
+from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
+from tdcd.sites.messages.frames import Frame, Header, RefusedError, TensorHeader
+from tdcd.sites.security.identity import Identity, host_name
+from tdcd.sites.security.tls import Open, Trust
+from tdcd.sites.transport.base import EarlyError, HubService, NotAllowedError, RefusalError, Stream, UnreachableError
+from tdcd.sites.transport.wire import tdcd_pb2 as wire
+from tdcd.sites.transport.wire import tdcd_pb2_grpc
+
+T = TypeVar("T")
+
+OPTIONS = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.http2.bdp_probe", 0),  # with it, gRPC would hold a large answer in memory that nobody has asked to read yet
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+)
+"""Of every connection: a peer that no longer answers is noticed, no frame is larger than 4 MB."""
+
+_TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+"""What may be over soon: the hub is not there yet, is being started again, or the line was cut."""
+
+
+def to_wire(frame: Frame) -> wire.Frame:
+    """Return a frame as protobuf has it."""
+    if frame.header is None:
+        return wire.Frame(chunk=frame.chunk)
+    head = frame.header
+    tensors = [wire.TensorHeader(name=one.name, dtype=one.dtype, shape=one.shape) for one in head.tensors]
+    header = wire.Header(
+        job=head.job,
+        epoch=head.epoch,
+        round=head.round,
+        attempt=head.attempt,
+        step=head.step,
+        kind=head.kind,
+        facts=head.facts,
+        tensors=tensors,
+    )
+    return wire.Frame(header=header, chunk=frame.chunk)
+
+
+def from_wire(frame: wire.Frame) -> Frame:
+    """Return a frame that came from the network."""
+    if not frame.HasField("header"):
+        return Frame(None, frame.chunk)
+    head = frame.header
+    tensors = tuple(TensorHeader(one.name, one.dtype, tuple(one.shape)) for one in head.tensors)
+    header = Header(head.job, head.epoch, head.round, head.attempt, head.step, head.kind, head.facts, tensors)
+    return Frame(header, frame.chunk)
+
+
+def parse_frame(data: bytes) -> Frame:
+    """Read a frame from bytes.
+
+    Raises:
+        RefusedError: they are none.
+    """
+    try:
+        return from_wire(wire.Frame.FromString(data))
+    except DecodeError as error:
+        raise RefusedError("not a tdcd frame") from error
+
+
+@dataclass
+class _Stream:
+    """One end of a stream: a servicer's context, or a call. See Stream."""
+
+    line: Any
+    ended: bool = False
+
+    async def send(self, frame: Frame) -> None:
+        try:
+            await self.line.write(to_wire(frame))
+        except Exception as error:  # gRPC raises errors of many kinds, and asyncio's, when a line is cut
+            raise UnreachableError("the stream is broken") from error
+
+    async def receive(self) -> Frame | None:
+        frame = await self.line.read()
+        self.ended = frame is grpc.aio.EOF
+        return None if self.ended else from_wire(frame)
+
+
+# Answering
+
+
+@dataclass
+class GrpcServer(tdcd_pb2_grpc.HubServicer):
+    """A hub's port."""
+
+    service: HubService
+    trust: Trust | Open
+    log: Callable[[str], None]
+    health: Any = field(default_factory=health.aio.HealthServicer)
+    _server: Any = None
+
+    async def start(self, address: str) -> int:
+        """Answer from now on; return the port.
+
+        Raises:
+            DeploymentError: the address is not available.
+        """
+        self._server = grpc.aio.server(options=(*OPTIONS, ("grpc.so_reuseport", 0)))
+        tdcd_pb2_grpc.add_HubServicer_to_server(self, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
+        try:
+            if isinstance(self.trust, Trust):
+                port = self._server.add_secure_port(address, _server_credentials(self.trust))
+            else:
+                port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise DeploymentError(f"cannot answer on {address}: is another hub running there? ({error})") from error
+        await self._server.start()
+        return int(port)
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        await self.health.enter_graceful_shutdown()
+        await self._server.stop(grace=1.0)
+
+    async def Attend(self, _: Any, context: Any) -> None:  # noqa: N802 - gRPC's names
+        """See tdcd.proto."""
+        await self._answer(context, lambda who: self.service.attend(who, _Stream(context)))
+
+    async def Meet(self, hello: wire.Hello, context: Any) -> wire.Opening:  # noqa: N802
+        """See tdcd.proto."""
+        came = Hello(**{name: getattr(hello, name) for name in Hello.__dataclass_fields__})
+        opening = await self._answer(context, lambda who: self.service.meet(who, came))
+        return wire.Opening(epoch=opening.epoch, brought=opening.brought)
+
+    async def Deliver(self, stream: AsyncIterator[wire.Frame], context: Any) -> wire.Receipt:  # noqa: N802
+        """See tdcd.proto."""
+        return await self._deliver((from_wire(frame) async for frame in stream), context)
+
+    async def Hand(self, frame: wire.Frame, context: Any) -> wire.Receipt:  # noqa: N802
+        """See tdcd.proto."""
+        return await self._deliver(_alone(from_wire(frame)), context)
+
+    async def _deliver(self, frames: AsyncIterator[Frame], context: Any) -> wire.Receipt:
+        silo = dict(context.invocation_metadata()).get("silo", "")
+        return wire.Receipt(refused=await self._answer(context, lambda who: self.service.deliver(who, silo, frames)))
+
+    async def Status(self, _: wire.StatusRequest, context: Any) -> wire.StatusReply:  # noqa: N802
+        """See tdcd.proto."""
+
+        async def report(who: Identity | None) -> HubStatus:
+            return self.service.report(who)
+
+        status = asdict(await self._answer(context, report))
+        status["clients"] = [wire.ClientStatus(**client) for client in status["clients"]]
+        status["peers"] = [wire.PeerStatus(**peer) for peer in status["peers"]]
+        return wire.StatusReply(**status)
+
+    async def _answer(self, context: Any, do: Callable[[Identity | None], Awaitable[T]]) -> T:
+        """Find out who calls, and do what is asked; whoever may not is refused, with a line on both sides."""
+        who: Identity | None = None
+        try:
+            who = self._authenticate(context)
+            return await do(who)
+        except EarlyError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+        except TdcdError as error:
+            allowed = not isinstance(error, NotAllowedError)
+            self.log(f"refused {who if who and allowed else context.peer()}: {error}")
+            code = grpc.StatusCode.FAILED_PRECONDITION if allowed else grpc.StatusCode.PERMISSION_DENIED
+            await context.abort(code, str(error))
+            raise
+
+    def _authenticate(self, context: Any) -> Identity | None:
+        if isinstance(self.trust, Open):
+            return None
+        shown = context.auth_context().get("x509_pem_cert")
+        if not shown:
+            raise NotAllowedError("no certificate was shown")
+        try:
+            return self.trust.authenticate(shown[0])
+        except DeploymentError as error:
+            raise NotAllowedError(str(error)) from error
+
+
+async def _alone(frame: Frame) -> AsyncIterator[Frame]:
+    yield frame
+
+
+def _server_credentials(trust: Trust) -> grpc.ServerCredentials:
+    """Return what a hub answers with: everybody must show a certificate of a CA it knows.
+
+    Certificates are read anew when their files change, so that they can be renewed while the hub runs.
+    """
+    stamp = trust.stamp()
+
+    def configuration() -> Any:
+        roots = b"".join(file.read_bytes() for file in trust.authorities.values())
+        pair = (trust.pair.key.read_bytes(), trust.pair.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+    def changed() -> Any:
+        """Return new certificates, or None to keep the present ones.
+
+        gRPC calls this in every handshake, and replaces its TLS context whenever a configuration is returned:
+        thousands of times a minute, that ends the process.
+        """
+        nonlocal stamp
+        if (now := trust.stamp()) == stamp or not now:
+            return None
+        try:
+            renewed = configuration()
+        except OSError:
+            return None  # a file is just being replaced
+        stamp = now
+        return renewed
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), changed, require_client_authentication=True)
+
+
+# Dialling
+
+
+@dataclass
+class GrpcHub:
+    """A hub at an address. See RemoteHub."""
+
+    trust: Trust | Open
+    address: str
+    silo: str
+    _stub: Any = None
+    _stamp: tuple[int, ...] | None = None
+
+    def renew(self) -> bool:  # noqa: D102
+        stamp = self.trust.stamp()
+        if self._stub is not None and stamp == self._stamp:
+            return False
+        self._stamp, self._stub = stamp, tdcd_pb2_grpc.HubStub(self._channel())
+        return True
+
+    def _channel(self) -> grpc.aio.Channel:
+        """Dial; the hub must show a certificate with its name, of its silo's CA."""
+        trust = self.trust
+        if isinstance(trust, Open):
+            return grpc.aio.insecure_channel(self.address, OPTIONS)
+        authority, pair = trust.authorities[self.silo], trust.pair
+        credentials = grpc.ssl_channel_credentials(
+            authority.read_bytes(), pair.key.read_bytes(), pair.certificate.read_bytes()
+        )
+        options = (*OPTIONS, ("grpc.ssl_target_name_override", host_name(self.silo)))
+        return grpc.aio.secure_channel(self.address, credentials, options)
+
+    @asynccontextmanager
+    async def attend(self) -> AsyncIterator[Stream]:  # noqa: D102
+        async with self._channel() as channel:
+            call = tdcd_pb2_grpc.HubStub(channel).Attend()
+            stream = _Stream(call)
+            try:
+                yield stream
+            except (grpc.aio.AioRpcError, UnreachableError) as error:
+                raise _error_of(await call.code(), await call.details()) from error
+            if stream.ended and (status := await call.code()) is not grpc.StatusCode.OK:
+                raise _error_of(status, await call.details())
+
+    async def meet(self, hello: Hello, timeout: float) -> Opening:  # noqa: D102
+        opening = await self._called(lambda stub: stub.Meet(wire.Hello(**asdict(hello)), timeout=timeout))
+        return Opening(opening.epoch, opening.brought)
+
+    async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:  # noqa: D102
+        who = (("silo", silo),)
+        first = await anext(frames)
+        second = await anext(frames, None)
+
+        async def every() -> AsyncIterator[wire.Frame]:
+            yield to_wire(first)
+            if second is not None:
+                yield to_wire(second)
+            async for frame in frames:
+                yield to_wire(frame)
+
+        if second is None:  # most messages are one frame
+            receipt = await self._called(lambda stub: stub.Hand(to_wire(first), timeout=timeout, metadata=who))
+        else:
+            receipt = await self._called(lambda stub: stub.Deliver(every(), timeout=timeout, metadata=who))
+        return str(receipt.refused)
+
+    async def report(self, timeout: float) -> HubStatus:  # noqa: D102
+        reply = await self._called(lambda stub: stub.Status(wire.StatusRequest(), timeout=timeout))
+        values = {name: getattr(reply, name) for name in HubStatus.__dataclass_fields__}
+        values["clients"] = tuple(
+            ClientStatus(**{name: getattr(one, name) for name in ClientStatus.__dataclass_fields__})
+            for one in reply.clients
+        )
+        values["peers"] = tuple(PeerStatus(one.silo, one.address, one.present) for one in reply.peers)
+        return HubStatus(**values)
+
+    async def explain(self) -> str:  # noqa: D102
+        return await self.trust.explain(self.address, self.silo)
+
+    async def _called(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        if self._stub is None:
+            self.renew()
+        try:
+            return await call(self._stub)
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from error
+
+
+def _error(error: grpc.aio.AioRpcError) -> DeploymentError:
+    return _error_of(error.code(), error.details())
+
+
+def _error_of(code: grpc.StatusCode, details: str | None) -> DeploymentError:
+    return (UnreachableError if code in _TRANSIENT else RefusalError)(details or code.name)

@@ -1,0 +1,90 @@
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdcd.data.arrays import Array
+from tdcd.errors import DeploymentError
+from tdcd.sites.hub.psi import POINT, Member, Points, common_places, hashed, ring
+
+
+def intersection(
+    sets: dict[str, Array], members: dict[str, Member], seen: list[Points] | None = None
+) -> dict[str, Array]:
+    """Play all hubs: the sets go round the ring, meet at the leader, and the places come back."""
+    full = {}
+    for origin, ids in sets.items():
+        points = hashed(ids)
+        for hub in ring(sets, origin):
+            points = members[hub].masked(origin, points)
+            if seen is not None:
+                seen.append(points)
+        full[origin] = points
+    result = {}
+    for origin, places in common_places(full).items():
+        for hub in reversed(ring(sets, origin)):
+            places = members[hub].unshuffled(origin, places)
+        result[origin] = sets[origin][places]
+    return result
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sets(st.integers(-50, 50), max_size=30), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_every_hub_learns_the_common_ids_and_no_others(sets: list[set[int]], texts: bool) -> None:
+    kind = np.str_ if texts else np.int64
+    ids = {f"silo-{j}": np.array(sorted(own), dtype=np.int64).astype(kind) for j, own in enumerate(sets)}
+    expected = reduce(np.intersect1d, ids.values())
+    for result in intersection(ids, {silo: Member() for silo in ids}).values():
+        assert np.array_equal(np.sort(result), np.sort(expected))
+
+
+def test_a_set_on_its_way_shows_nothing_but_its_size() -> None:
+    ids = {"a": np.arange(20), "b": np.arange(10, 30), "c": np.arange(15, 35)}
+    seen: list[Points] = []
+    intersection(ids, {silo: Member(threads=2) for silo in ids}, seen)
+    known = {bytes(point) for own in ids.values() for point in hashed(own)}
+    assert [points.shape for points in seen] == [(20, POINT)] * 9
+    for number, points in enumerate(seen):
+        rows = {bytes(point) for point in points}
+        assert not rows & known
+        if (number + 1) % 3:  # until a set is masked by all, no two can be compared
+            others = [other for place, other in enumerate(seen) if place != number]
+            assert not rows & {bytes(point) for other in others for point in other}
+
+
+def test_order_is_lost_on_the_way() -> None:
+    once, again = Member(), Member()
+    again._secret = once._secret
+    points = hashed(np.arange(100))
+    one, two = once.masked("a", points), again.masked("a", points)
+    assert not np.array_equal(one, two)
+    assert {bytes(p) for p in one} == {bytes(p) for p in two}
+
+
+def test_numbers_and_texts_are_different_ids() -> None:
+    assert not (hashed(np.array([7])) == hashed(np.array(["7"]))).all()
+
+
+def test_damaged_sets_are_refused() -> None:
+    member = Member()
+    with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: not a point"):
+        member.masked("b", np.full((3, POINT), 255, dtype=np.uint8))
+    with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: no list of points"):
+        member.masked("b", np.zeros((3, 5), dtype=np.uint8))
+    member.masked("c", hashed(np.arange(3)))
+    for places in ([3], [-1]):
+        with pytest.raises(DeploymentError, match="places that the set of silo 'c' does not have"):
+            member.unshuffled("c", np.array(places))
+    with pytest.raises(DeploymentError, match="silo 'd'"):
+        member.unshuffled("d", np.array([0]))
+
+
+def test_progress_counts_every_point() -> None:
+    counted: list[int] = []
+    Member(threads=2).masked("a", hashed(np.arange(4321)), counted.append)
+    assert sum(counted) == 4321

@@ -1,0 +1,253 @@
+"""What hubs and clients compute together is what a simulation computes, whoever is lost on the way."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sites.memory import Federation, run_virtually
+from tdcd.core.network import Blocks
+from tdcd.core.oracle import oracle_round
+from tdcd.core.round import Round
+from tdcd.core.script import Lost
+from tdcd.core.state import SiloState
+from tdcd.data.holdout import Part
+from tdcd.engines.base import Measures
+from tdcd.jobs.data import load_data
+from tdcd.jobs.schema import Job, parse_job
+from tdcd.sites.hub.rounds import Rounds
+from tdcd.sites.messages.frames import Message
+from tdcd.sites.security.identity import Identity
+from tdcd.training.setup import Setup, prepare, starting_blocks
+
+ROUNDS = 4
+
+
+def job(silos: int = 2, clients: int = 3, **training: Any) -> Job:
+    table = {
+        "data": {
+            "source": "breast-cancer",
+            "features": {"kind": "contiguous", "silos": silos},
+            "clients": clients,
+            "validation_fraction": 0.1,
+        },
+        "model": {"kind": "mlp", "hidden": [6]},
+        "training": {
+            "loss": "binary-cross-entropy",
+            "rounds": ROUNDS,
+            "local_steps": 3,
+            "batch_size": 24,
+            "rate": 0.1,
+            "precision": "float64",
+            **training,
+        },
+        "deployment": {"client_deadline": 1.0, "hub_deadline": 60},
+    }
+    return parse_job(table, "job")
+
+
+def patient(job: Job) -> Job:
+    """Let clients take their time, on a machine that is busy with other things."""
+    return job.model_copy(update={"deployment": job.deployment.model_copy(update={"client_deadline": 60.0})})
+
+
+def set_up(job: Job) -> Setup:
+    data = load_data(job)
+    models = {silo: job.model_of(silo) for silo in data.federation.with_features}
+    held = data.held_out
+    parts = (held.get(Part.VALIDATION), held.get(Part.TEST))
+    return prepare(data.federation, models, job.training, *parts, torch.device("cpu"), job.labels)
+
+
+def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
+    """Run the oracle on the mini-batches that were left."""
+    setup = set_up(job)
+    blocks = starting_blocks(setup.networks, None)
+    for number, batch in sorted(batches.items()):
+        blocks = oracle_round(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
+    return blocks
+
+
+class Watched:
+    """Notes the mini-batch of every hub's last attempt at every round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: dict[str, dict[int, Tensor]] = {}
+        attempt = Rounds.attempt
+
+        def watched(rounds: Rounds, number: int, version: int, lost: Lost, count: int) -> Any:
+            batch = rounds.left(number, lost)
+            if len(batch):
+                self.batches.setdefault(rounds.context.silo, {})[number] = batch
+            return attempt(rounds, number, version, lost, count)
+
+        monkeypatch.setattr(Rounds, "attempt", watched)
+
+    def agreed(self) -> dict[int, Tensor]:
+        first, *others = self.batches.values()
+        for other in others:
+            assert {number: batch.tolist() for number, batch in other.items()} == {
+                number: batch.tolist() for number, batch in first.items()
+            }
+        return first
+
+
+def same(one: Blocks, two: Blocks, tolerance: float = 1e-9) -> None:
+    assert set(one) == set(two)
+    for silo, block in one.items():
+        for name, tensor in block.items():
+            assert torch.allclose(tensor, two[silo][name], rtol=0, atol=tolerance), (silo, name)
+
+
+def deployed(federation: Federation) -> Blocks:
+    async def run() -> Blocks:
+        await federation.start()
+        try:
+            return await federation.rounds(ROUNDS)
+        finally:
+            await federation.stop()
+
+    return run_virtually(run())
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["uniform", "samples"]), st.integers(1, 40))
+def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str, batch: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        watched = Watched(monkeypatch)
+        wanted = patient(job(silos, clients, averaging=averaging, batch_size=batch))
+        result = deployed(Federation(wanted, Path("unused")))
+        batches = watched.agreed()
+        assert all(len(zeta) == batch for zeta in batches.values())
+        same(result, simulated(wanted, batches))
+
+
+@pytest.mark.parametrize("way", ["die", "hang"])
+@pytest.mark.parametrize("stage", ["embed", "descend"])
+def test_a_client_lost_in_any_stage(stage: str, way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its rows leave the mini-batch in all silos; everything else is as if they had never been in it."""
+    watched = Watched(monkeypatch)
+    lost = Identity("silo-2", "silo-2-1")
+
+    def fault(who: Identity, message: Message) -> str:
+        return way if (who, message.kind, message.stamp.round) == (lost, stage, 2) else ""
+
+    wanted = job()
+    federation = Federation(wanted, tmp_path, fault)
+    names = federation.names()
+    assert lost.client in names["silo-2"], names
+    result = deployed(federation)
+    batches = watched.agreed()
+    roster = load_data(wanted).federation.rosters["silo-2"]
+    held = np.flatnonzero(roster.owner.numpy() == roster.clients.index(lost.client or ""))
+    assert len(batches[1]) == 24
+    assert len(batches[2]) < 24
+    assert not np.isin(batches[2], held).any()
+    assert not np.isin(batches[3], held).any()
+    same(result, simulated(wanted, batches))
+    assert any("'silo-2-1' is left out" in line for line in federation.log)
+
+
+@pytest.mark.parametrize("way", ["", "die", "hang"])
+def test_large_weights_are_taken_one_by_one(way: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever comes counts as large here; one client is lost while others wait for room."""
+    monkeypatch.setattr("tdcd.sites.hub.clients.LARGE", 0)
+    watched = Watched(monkeypatch)
+
+    def fault(who: Identity, message: Message) -> str:
+        return way if who.client == "silo-1-2" and (message.kind, message.stamp.round) == ("descend", 2) else ""
+
+    wanted = job()
+    result = deployed(Federation(wanted, tmp_path, fault))
+    batches = watched.agreed()
+    assert (len(batches[2]) == 24) == (not way)
+    same(result, simulated(wanted, batches))
+
+
+def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watched = Watched(monkeypatch)
+    lost = Identity("silo-1", "silo-1-2")
+    gone = False
+
+    def fault(who: Identity, message: Message) -> str:
+        nonlocal gone
+        if who == lost and message.kind == "descend" and message.stamp.round == 1 and not gone:
+            gone = True
+            return "die"
+        return ""
+
+    wanted = job()
+    federation = Federation(wanted, tmp_path, fault)
+
+    async def run() -> Blocks:
+        await federation.start()
+        hubs = federation.hubs
+        blocks: Blocks = {silo: hub.setup.first_block() for silo, hub in hubs.items()}
+        for number in range(1, ROUNDS + 1):
+            if number == 3:
+                federation.add_client(lost)
+                await federation.until(lambda: "silo-1-2" in hubs["silo-1"].context.clients.present())
+            result = await asyncio.gather(
+                *(hub.run_round(SiloState(blocks[silo]), number) for silo, hub in hubs.items())
+            )
+            blocks = {silo: state.weights for silo, (state, _) in zip(hubs, result, strict=True)}
+        await federation.stop()
+        return blocks
+
+    result = run_virtually(run())
+    batches = watched.agreed()
+    assert [len(batches[number]) < 24 for number in (1, 2, 3, 4)] == [True, True, True, False]
+    same(result, simulated(wanted, batches))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
+    """Random clients die or hang in random stages of random rounds."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        watched = Watched(monkeypatch)
+        wanted = job(data.draw(st.integers(1, 3)), 3, averaging=data.draw(st.sampled_from(["uniform", "samples"])))
+        federation = Federation(wanted, Path("unused"))
+        everyone = [Identity(silo, name) for silo, names in federation.names().items() for name in names[1:]]
+        moments = st.tuples(st.sampled_from(everyone), st.sampled_from(["embed", "descend"]), st.integers(1, ROUNDS))
+        faults = data.draw(st.dictionaries(moments, st.sampled_from(["die", "hang"]), max_size=3))
+        federation.fault = lambda who, message: faults.get((who, message.kind, message.stamp.round), "")
+        result = deployed(federation)
+        same(result, simulated(wanted, watched.agreed()))
+
+
+def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
+    from tdcd.training.metrics import measure
+
+    wanted = patient(job(3, 2))
+    federation = Federation(wanted, tmp_path)
+
+    async def run() -> dict[str, Measures]:
+        await federation.start()
+        blocks = {silo: hub.setup.first_block() for silo, hub in federation.hubs.items()}
+        hubs = federation.hubs.items()
+        result = await asyncio.gather(
+            *(hub.evaluate(SiloState(blocks[silo]), lambda _: "better") for silo, hub in hubs)
+        )
+        await federation.stop()
+        assert {verdict for _, verdict in result} == {"better"}
+        return dict(zip(federation.hubs, (measures for measures, _ in result), strict=True))
+
+    result = run_virtually(run())
+    setup = set_up(wanted)
+    for part, samples in zip(Part, (setup.train, setup.validation, setup.test), strict=True):
+        assert samples is not None
+        scores = sum(
+            network(network.initial(), samples.features[silo], training=False)
+            for silo, network in setup.networks.items()
+        )
+        assert isinstance(scores, Tensor)
+        expected = measure(wanted.training.objective, scores.detach(), samples.labels)
+        for measures in result.values():
+            assert measures[part] == pytest.approx(expected, rel=1e-9)
