@@ -361,7 +361,8 @@ def test_no_label_is_among_the_bytes_that_others_hear(
     for hub in federation.hubs.values():
         assert not hub.prepared.plan.labels
         assert not hub.prepared.model.labels
-        assert all("y" not in keys.facts for keys in hub.setup._keys.values())
+        assert hub.setup.tables
+        assert all("y" not in keys.facts for keys in hub.setup.tables.keys.values())
     for identity, party in federation.sessions.items():
         if identity.silo == "insurer":
             assert party._ready is not None

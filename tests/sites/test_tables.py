@@ -80,8 +80,8 @@ def test_hubs_see_no_features_and_tell_no_ids(tmp_path: Path, monkeypatch: pytes
     assert kinds["handed over"] == {"values letters", "values ends"}
     assert set(kinds) == {"call", "points", "places", "handed over", "digests", "silo embeddings", "end"}
     for hub in federation.hubs.values():
-        assert hub.setup.plan
-        assert not any("features" in name for name in vars(hub.setup.plan))
+        assert hub.prepared
+        assert not any("features" in name for name in vars(hub.prepared.plan))
 
 
 def test_an_alignment_is_kept_and_verified(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_one_hub_without_its_alignment_is_helped(tmp_path: Path) -> None:
     file.unlink()
     federation = Federation(job, tmp_path / "runs")
     run(federation)
-    assert Alignment.load(file).fingerprint == federation.hubs["bank"].setup.alignment.fingerprint  # type: ignore[union-attr]
+    assert Alignment.load(file).fingerprint == federation.hubs["bank"].prepared.plan.fingerprint
     assert file.read_bytes() == before
 
 

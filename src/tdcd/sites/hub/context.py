@@ -1,10 +1,12 @@
 """What all parts of a hub share."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tdcd.errors import DeploymentError
 from tdcd.jobs.schema import Job
 from tdcd.sites.hub.clients import Clients
 from tdcd.sites.hub.peers import Peers
@@ -37,3 +39,37 @@ class HubContext:
         """Wait until as many clients are there as the job wants at least, of those that hold samples."""
         deployment = self.job.deployment
         await self.clients.enough(min(deployment.minimum_clients, holders), deployment.hub_deadline)
+
+
+class News:
+    """Lets tasks of a hub wait for what other tasks find out."""
+
+    def __init__(self) -> None:
+        self._condition = asyncio.Condition()
+
+    async def tell(self) -> None:
+        """Let everybody who waits look again."""
+        async with self._condition:
+            self._condition.notify_all()
+
+    async def wait(self, done: Callable[[], bool]) -> None:
+        """Wait until something is known."""
+        async with self._condition:
+            await self._condition.wait_for(done)
+
+    async def wait_for_clients(self, context: HubContext, done: Callable[[], bool], what: str) -> None:
+        """Wait until all clients have done something.
+
+        Raises:
+            DeploymentError: they have not come in time.
+        """
+        seconds, clients = context.job.deployment.hub_deadline, context.clients
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wait(done)
+        except TimeoutError as error:
+            absent = sorted(set(clients.names) - set(clients.links))
+            raise DeploymentError(
+                f"silo '{context.silo}': after {seconds:g} seconds not all clients have come to {what}; absent: "
+                f"{', '.join(absent) or 'none, but some have not replied'}. All of them are needed to begin"
+            ) from error

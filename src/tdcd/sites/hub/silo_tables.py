@@ -1,0 +1,200 @@
+"""A hub whose clients have tables: what they hold, the common IDs, and how columns become numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from tdcd.data.tables.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
+from tdcd.data.tables.preparation import Preparation, fit
+from tdcd.data.tables.reader import RemoteTable
+from tdcd.data.tables.survey import Survey, SurveyReport
+from tdcd.engines.base import RewoundError
+from tdcd.errors import DataError
+from tdcd.files import write_atomically
+from tdcd.jobs.tables import silo_features
+from tdcd.runs.layout import preparation_file
+from tdcd.sites.event_loop import now
+from tdcd.sites.hub.align import align_silos, describe_ids
+from tdcd.sites.hub.context import HubContext, News
+from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.peers import LARGEST
+from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
+from tdcd.sites.messages.codec import known
+from tdcd.sites.messages.frames import RefusedError
+from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
+
+
+@dataclass
+class SiloTables:
+    """The tables of a silo's clients, as its hub knows them."""
+
+    context: HubContext
+    news: News
+    alignment: Alignment | None = None
+    preparation: Preparation | None = None
+    plan: SiloPlan | None = None
+    brought: Mapping[str, Any] = field(default_factory=dict)
+    """What other hubs hear of this silo's IDs before an alignment."""
+    keys: dict[str, Keys] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
+    """Of the keys, as the clients tell."""
+    _surveys: dict[str, Survey] = field(default_factory=dict)
+    _columns: list[str] = field(default_factory=list)
+
+    async def prepare(self) -> SiloPlan:
+        """Find the common IDs together with the other hubs, and survey the columns, unless both are known."""
+        context = self.context
+        file = context.directory / "alignment.parquet"
+        if file.exists():
+            self.alignment = Alignment.load(file)
+            if set(self.alignment.shares) != {context.silo}:
+                raise DataError(
+                    f"{file}: it is not the alignment of silo '{context.silo}' alone; remove it to align again"
+                )
+        else:
+            self.alignment = await self._first_alignment()
+            context.directory.mkdir(parents=True, exist_ok=True)
+            self.alignment.save(file)
+        await self.news.tell()
+        stored, planned = preparation_file(context.directory, context.silo), context.directory / "silo.safetensors"
+        before = SiloPlan.load(planned) if planned.exists() else None
+        whole = before and (before[0].label_only or stored.exists())
+        if before and whole and before[0].fingerprint == self.alignment.fingerprint:
+            self.plan, self.brought = before
+            self.preparation = None if self.plan.label_only else Preparation.from_file(stored)
+            return self.plan
+        context.progress.stage = "gathering clients"
+        keys = await self.all_keys()
+        self.alignment.verify({context.silo: keys}, str(file))
+        self.plan = plan_from_tables(context.job, context.silo, self.alignment, keys, "this job")
+        self.brought = describe_ids(context.job, keys)
+        self._columns = silo_features(context.job, context.silo, [key.table for key in keys])
+        self.plan.save(planned, self.brought)
+        await self.news.tell()
+        self.preparation = None if self.plan.label_only else await self._fit_preparation(stored)
+        return self.plan
+
+    async def _fit_preparation(self, file: Path) -> Preparation:
+        """Survey the columns."""
+        context = self.context
+        context.progress.stage = "surveying the columns"
+        names = set(context.clients.names)
+        await self.news.wait_for_clients(context, lambda: set(self._surveys) >= names, "report what their columns hold")
+        result = fit(self._surveys.values(), self._columns, context.job.silos[context.silo].rare)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, result.to_json())
+        context.log(result.describe())
+        return result
+
+    async def _first_alignment(self) -> Alignment:
+        """Find the common IDs together with all other hubs."""
+        context = self.context
+        context.progress.stage = "gathering clients"
+        keys = await self.all_keys()
+        while True:
+            context.progress.stage = "aligning"
+            everybody = await context.peers.meeting("start", {"alignment": "", **describe_ids(context.job, keys)})
+            began = now()
+            try:
+                result = await self._align(keys, everybody)
+            except RewoundError:
+                context.log("a hub was started again: the alignment begins anew")
+                continue
+            context.log(f"{len(result.ids):,} IDs are in all silos, found in {now() - began:.1f} s")
+            return result
+
+    async def _align(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
+        context = self.context
+        try:
+            return await align_silos(context.job, context.silo, keys, everybody, context.peers, self._masking)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise RefusedError(f"another hub's messages do not make an alignment: {error!r}") from error
+
+    def _masking(self, done: int, total: int) -> None:
+        """Log every tenth of the way."""
+        tenths, progress = 10 * (10 * done // max(total, 1)), self.context.progress
+        stage = f"aligning: {tenths} % of {total:,} points masked"
+        if stage != progress.stage:
+            progress.stage = stage
+            self.context.log(stage)
+
+    async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
+        """Help a hub that does not know the common IDs to find them."""
+        result = await self._align(await self.all_keys(), everybody)
+        if self.plan is None or result.fingerprint != self.plan.fingerprint:
+            raise DataError("the common IDs are not those that this training began with; start a new one")
+
+    async def all_keys(self) -> list[Keys]:
+        """Wait until all clients have sent their IDs."""
+        names = self.context.clients.names
+        await self.news.wait_for_clients(self.context, lambda: set(self.keys) >= set(names), "send their IDs")
+        result = same_kind([self.keys[name] for name in names])
+        self.keys |= {keys.table.client: keys for keys in result}
+        return result
+
+    # Clients that come
+
+    async def hear(self, link: Link) -> None:
+        """Hear a client's IDs and, where that is not known yet, what its columns hold."""
+        await self._hear_keys(link)
+        await self.news.wait(lambda: self.plan is not None)
+        if self.preparation is None and self.plan and not self.plan.label_only:
+            await self._hear_survey(link)
+
+    async def _hear_keys(self, link: Link) -> None:
+        reply = await link.ask(RequestKeys(self._digests.get(link.name, "")), ClientKeys, LARGEST)
+        if reply.unchanged:
+            if link.name not in self.keys or reply.digest != self._digests[link.name]:
+                raise RefusedError(f"client '{link.name}' has no IDs that this hub knows")
+            return
+        keys = self._keys_of(link, reply)
+        if self.alignment:
+            self.alignment.verify_client(self.alignment.place([keys])[0], "this training")
+        self.keys[link.name], self._digests[link.name] = keys, reply.digest
+        await self.news.tell()
+
+    def _keys_of(self, link: Link, reply: ClientKeys) -> Keys:
+        context = self.context
+        own, private = context.job.silos[context.silo], context.job.labels.private
+        table = RemoteTable(context.silo, link.name, Path(reply.file), own, reply.csv, reply.columns)
+        if len(reply.named) != len(reply.facts):
+            raise RefusedError(f"client '{link.name}' sends {len(reply.facts)} columns and names {len(reply.named)}")
+        values, ids = dict(zip(reply.named, reply.facts, strict=True)), reply.ids
+        if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
+            raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")
+        if own.label in values and private:
+            raise RefusedError(f"client '{link.name}' sends labels, which are private")
+        if own.label and own.label not in values and not private:
+            raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
+        return Keys(table, as_kind(id_series(ids), self.kind), values)
+
+    async def _hear_survey(self, link: Link) -> None:
+        common, places = self.placed(link.name)
+        request = RequestSurvey(tuple(self._columns), self.kind, common, places)
+        reply = await link.ask(request, SurveyReply, LARGEST)
+        try:
+            report = TypeAdapter(SurveyReport).validate_json(reply.report)
+        except ValidationError as error:
+            raise RefusedError(f"client '{link.name}': its survey is malformed: {error!r}"[:500]) from error
+        if {*report.facts, *report.empty, *report.problems} - set(self._columns):
+            raise RefusedError(f"client '{link.name}' reports columns that it was not asked about")
+        self._surveys[link.name] = Survey(self.keys[link.name].table, self._columns, report)
+        await self.news.tell()
+
+    @property
+    def kind(self) -> str:
+        """Whether IDs are whole numbers or texts, once that is known."""
+        return kind_of(self.alignment.ids) if self.alignment else ""
+
+    def placed(self, client: str) -> tuple[Tensor, Tensor]:
+        """Return which of a client's rows have common IDs, and what those are for."""
+        alignment, plan = known(self.alignment, "the common IDs"), known(self.plan, "the common IDs")
+        places = alignment.places(self.keys[client].ids)
+        common = torch.from_numpy((places >= 0).astype(np.uint8))
+        return common, torch.from_numpy(plan.parts[np.sort(places[places >= 0])])
