@@ -15,12 +15,13 @@ import numpy as np
 import polars as pl
 import torch
 
-from tdcd.sites.security.identity import Identity
-from tdcd.sites.local_deployment import LocalFederation
-from tdcd.jobs.schema import Job, load_job
+from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
+from tdcd.jobs.schema import Job
 from tdcd.runs.environment import describe_session
 from tdcd.runs.reader import read_history
+from tdcd.sites.local_deployment import LocalFederation
+from tdcd.sites.security.identity import Identity
 
 HERE = Path(__file__).parent
 ROUNDS = 200

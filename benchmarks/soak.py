@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tdcd.sites.security.identity import Identity
-from tdcd.sites.local_deployment import LocalFederation
-from tdcd.jobs.schema import load_job
+from tdcd.jobs.load import load_job
 from tdcd.runs.reader import read_history
+from tdcd.sites.local_deployment import LocalFederation
+from tdcd.sites.security.identity import Identity
 
 SETTINGS = {
     "data.clients": 3,

@@ -11,7 +11,8 @@ from tdcd.data.features import FEATURES_TAGS
 from tdcd.data.rows import ROWS_TAGS
 from tdcd.experiments.reproduce import EXPERIMENTS
 from tdcd.experiments.sweep import Picture, Selection, Sweep, combinations, parse_sweep
-from tdcd.jobs.schema import Job, SetData, SiloJob, TableData, parse_job
+from tdcd.jobs.load import parse_job
+from tdcd.jobs.schema import Job, SetData, TableData, TableJob, TableSilo
 from tdcd.models.spec import KINDS
 from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS
@@ -43,13 +44,13 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", DATA_PAGE, re.DOTALL)
     table = tomllib.loads(text)
     job = parse_job(table, "docs")
-    assert isinstance(job.data, TableData)
+    assert isinstance(job, TableJob)
     names = set(table["data"]) | set(re.findall(r"^# (\w+) =", text, re.MULTILINE))
     assert set(TableData.model_fields) - names == {"clients", "rows"}
     assert set(table["labels"]) == {"silo", "sharing", "positive"}
     for key in Labels.model_fields:
         assert f"`{key}`" in LABELS_PAGE
-    assert set(SiloJob.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
+    assert set(TableSilo.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
     assert "# exclude =" in text
 
 

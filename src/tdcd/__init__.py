@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tdcd.experiments.sweep import Sweep, load_sweep
     from tdcd.experiments.sweeping import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
+    from tdcd.jobs.load import load_job
     from tdcd.jobs.predict import Run, load_run
     from tdcd.jobs.run import JobObserver, JobResult, run_job
-    from tdcd.jobs.schema import Job, load_job
+    from tdcd.jobs.schema import Job
     from tdcd.reports.comparison import write_study
     from tdcd.reports.page import write_report
     from tdcd.reports.pricing import times, traffic_by_round
@@ -61,7 +62,7 @@ _HOMES = {
     "TdcdError": "tdcd.errors",
     "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.jobs.data",
-    "load_job": "tdcd.jobs.schema",
+    "load_job": "tdcd.jobs.load",
     "load_run": "tdcd.jobs.predict",
     "load_sweep": "tdcd.experiments.sweep",
     "read_run": "tdcd.runs.reader",

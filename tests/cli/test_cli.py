@@ -30,7 +30,7 @@ def spawn(*words: object, **more: Any) -> "subprocess.Popen[str]":
 
 def write_job(**changes: Any) -> Path:
     """Write the breast-cancer job with some lines changed: section_key="value in TOML"."""
-    from tdcd.jobs.schema import embedded_job_text
+    from tdcd.jobs.load import embedded_job_text
 
     text = embedded_job_text("breast-cancer")
     for key, value in changes.items():

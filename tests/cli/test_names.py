@@ -13,7 +13,7 @@ import pytest
 import tdcd
 from support import run_command
 from tdcd.files import flat, quoted_key, split_key
-from tdcd.jobs.schema import load_job
+from tdcd.jobs.load import load_job
 from tdcd.reports.figures import Bars, Curve, Picture
 
 NAMES = ["[red]x[/red]", "[/]", "[bold", ":smile:", "$5 and $6", r"$\frac{", "_hidden", "北京分行", "a & <b>", "50%"]

@@ -7,7 +7,7 @@ import tdcd
 from tdcd.data.rows import ByColumn, Equal, LabelSkew, RowSplit, SiloRows, SizeSkew
 from tdcd.errors import DataError, JobError
 from tdcd.jobs.data import load_data
-from tdcd.jobs.schema import parse_job
+from tdcd.jobs.load import parse_job
 
 SPLITS = [Equal(), SizeSkew(concentration=0.3), LabelSkew(concentration=0.2), LabelSkew(concentration=50.0, same=True)]
 

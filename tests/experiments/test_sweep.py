@@ -23,8 +23,8 @@ from support import examples, same
 from tdcd.experiments.reproduce import EXPERIMENTS, experiment
 from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
 from tdcd.experiments.sweeping import FailedRunsError, SweepObserver, run_sweep
+from tdcd.jobs.load import embedded_job_text
 from tdcd.jobs.run import run_variant
-from tdcd.jobs.schema import embedded_job_text
 from tdcd.runs.records import Outcome
 
 TINY: dict[str, Any] = {

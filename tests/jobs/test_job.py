@@ -7,8 +7,9 @@ import tomli_w
 from tdcd import JobError, load_job, run_job
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import load_data
+from tdcd.jobs.load import embedded_job_text, parse_job
 from tdcd.jobs.run import plain_steps
-from tdcd.jobs.schema import EMBEDDED, embedded_job_text, parse_job
+from tdcd.jobs.schema import EMBEDDED
 from tdcd.strict import parse_setting
 
 JOB: dict[str, Any] = {

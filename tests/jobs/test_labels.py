@@ -14,8 +14,9 @@ from support import run_command
 from tdcd.core.gradients import GradientPrivatizer
 from tdcd.experiments.audit import audit_labels, privatizers_of
 from tdcd.jobs.data import load_data
+from tdcd.jobs.load import parse_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import Job, parse_job
+from tdcd.jobs.schema import Job
 
 DIGITS: dict[str, Any] = {
     "data": {"source": "digits", "features": {"kind": "strips", "silos": 2}, "clients": 3},
@@ -142,7 +143,7 @@ def test_classes_that_do_not_occur_have_outputs_all_the_same(tmp_path: Path) -> 
     table = tdcd.load_job(registry(tmp_path, "stale")).model_dump()
     table["labels"] |= {"classes": ["ill", "well", "unknown"], "positive": None}
     table["training"] |= {"loss": "cross-entropy"}
-    assert next(iter(run_job(Job.model_validate(table)).federation.blocks["lab"].values())).shape[0] == 3
+    assert next(iter(run_job(parse_job(table, "job")).federation.blocks["lab"].values())).shape[0] == 3
     with pytest.raises(tdcd.JobError, match=r"labels\.classes: the binary loss wants two, one of them 'ill'"):
         tdcd.load_job(registry(tmp_path, "stale"), {"labels.classes": ["sick", "well"]})
 

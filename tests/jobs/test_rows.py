@@ -26,7 +26,8 @@ from support import examples
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import encode_labels
 from tdcd.jobs.data import JobData
-from tdcd.jobs.schema import Job, parse_job
+from tdcd.jobs.load import parse_job
+from tdcd.jobs.schema import Job
 
 MARKS = ["NA", "-999"]
 PEOPLE = 40

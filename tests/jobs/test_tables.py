@@ -16,7 +16,7 @@ from tdcd.data.holdout import Part, held_out
 from tdcd.data.tables.alignment import Alignment
 from tdcd.errors import DataError, JobError, RunError
 from tdcd.jobs.predict import load_run
-from tdcd.jobs.tables import TableJob
+from tdcd.jobs.tables import OpenTables
 
 BANK = {"north": 30, "south": 70, "sea": 5}
 """Rows of each client; the insurer's are written in other files and another order."""
@@ -182,7 +182,7 @@ def test_a_run_does_not_predict_from_other_tables_as_if_they_were_its_own(tables
 
 def test_an_id_that_occurs_twice_is_an_error_with_an_alignment_too(tables: Path) -> None:
     job = written(tables, lambda table: table["data"].update(alignment="x.parquet"))
-    TableJob.open(job, lambda what: None).align()[0].save(tables / "x.parquet")
+    OpenTables.open(job, lambda what: None).align()[0].save(tables / "x.parquet")
     with (tables / "south.csv").open("a") as file:
         file.write("5000,1,0\n5000,2,0\n")
     with pytest.raises(DataError, match=r"silo 'bank': 1 IDs stand for several rows: 5000 \(south, south\)"):
@@ -231,7 +231,7 @@ def test_an_alignment_is_reused_and_verified(tables: Path) -> None:
     job = written(tables, lambda table: table["data"].update(alignment="x.parquet"))
     with pytest.raises(DataError, match="x.parquet: no such alignment; make it with: tdcd align"):
         tdcd.load_data(job)
-    alignment, _ = TableJob.open(job, lambda what: None).align()
+    alignment, _ = OpenTables.open(job, lambda what: None).align()
     alignment.save(file)
     fresh = tdcd.load_data(written(tables)).federation
     assert tdcd.load_data(job).federation.fingerprint() == fresh.fingerprint()
@@ -274,7 +274,7 @@ def test_labels_in_every_silo_must_agree(tables: Path) -> None:
         table["silos"]["insurer"]["label"] = "died"
 
     job = written(tables, change)
-    alignment, _ = TableJob.open(job, lambda what: None).align()
+    alignment, _ = OpenTables.open(job, lambda what: None).align()
     assert not alignment.handed  # nobody needs to be told
     assert "died" not in tdcd.load_data(job).federation.preparations["insurer"].outputs
     frame = pl.read_csv(tables / "brokers.csv")
@@ -430,6 +430,6 @@ def test_paths_are_told_from_the_job_file(tables: Path, monkeypatch: pytest.Monk
     assert job == written(tables)
     shutil.copy(tables / "south.csv", elsewhere / "other.csv")
     changed = tdcd.load_job(tables / "job.toml", {"silos.bank.clients.south": "other.csv"})
-    assert changed.silos["bank"].clients["south"] == str(elsewhere / "other.csv")  # type: ignore[index,call-overload]
+    assert changed.silos["bank"].clients["south"] == str(elsewhere / "other.csv")
     with pytest.raises(JobError, match="those of silo 'bank' have files"):
         tdcd.load_job(tables / "job.toml", clients=3)

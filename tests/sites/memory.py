@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tdcd.core.network import Block
 from tdcd.core.state import SiloState
 from tdcd.errors import TdcdError
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.hub import Hub
@@ -73,7 +73,7 @@ class Federation:
 
     def add_client(self, who: Identity, *, again: bool = False) -> None:
         """Start a client; ``again`` with all that it knew, as after a cut line."""
-        files = self.job.silos[who.silo].clients if isinstance(self.job.data, TableData) else None
+        files = self.job.silos[who.silo].clients if isinstance(self.job, TableJob) else None
         data = files[who.client or ""] if isinstance(files, dict) else None
         if not again:
             self.sessions[who] = Session(self.job, who, ClientSite(data=data, workers=1), lambda line: None)

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tdcd.jobs.schema import Job, load_job
+from tdcd.jobs.load import load_job
+from tdcd.jobs.schema import Job
 
 SILOS = {"bank": 2, "hospital": 3, "insurer": 4}
 

@@ -22,6 +22,7 @@ from tdcd.core.round import Round
 from tdcd.core.state import SiloState
 from tdcd.errors import DeploymentError
 from tdcd.jobs.data import load_data
+from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.messages.frames import Message
@@ -133,7 +134,7 @@ def test_a_silo_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch, tm
         "kind": "columns",
         "silos": {name: ["mean radius", "mean texture"], "b": ["mean area"]},
     }
-    wanted = with_deadlines(Job.model_validate(table), 60)
+    wanted = with_deadlines(parse_job(table, "job"), 60)
     watched, federation = Watched(monkeypatch), Federation(wanted, tmp_path)
     who = Identity("b", "b-1")
     result = trained(federation, [who])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tdcd.jobs.schema import load_job
+from tdcd.jobs.load import load_job
 from tdcd.runs.reader import read_history
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.security.identity import Identity

@@ -13,6 +13,7 @@ from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
 from tdcd.core.state import SiloState
 from tdcd.jobs.data import load_data
+from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
@@ -158,7 +159,7 @@ def wide(job: Job) -> Job:
     table: dict[str, Any] = job.model_dump()
     table["model"] = {"kind": "mlp", "hidden": [400]}
     table["training"] |= {"batch_size": "full", "rounds": ROUNDS, "precision": "float64"}
-    return Job.model_validate(table)
+    return parse_job(table, "job")
 
 
 @pytest.mark.parametrize("name", MODES)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import load_job
 from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcd.jobs.schema import load_job
+from tdcd.jobs.load import load_job
 from tdcd.runs.reader import read_history
 from tdcd.sites.local_deployment import LocalFederation, LocalSite
 from tdcd.sites.security.identity import Identity

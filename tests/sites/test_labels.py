@@ -25,8 +25,9 @@ from tdcd.core.round import Round
 from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
 from tdcd.errors import DeploymentError, JobError
+from tdcd.jobs.load import load_job, parse_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import Job, load_job
+from tdcd.jobs.schema import Job
 from tdcd.runs.reader import read_history
 from tdcd.runs.store import load_blocks
 from tdcd.sites.hub.link import Link
@@ -42,7 +43,7 @@ from tdcd.training.setup import starting_blocks
 
 def keeping(wanted: Job, sharing: str, silo: str = "silo-1", **more: Any) -> Job:
     labels = wanted.labels.model_validate({"silo": silo, "sharing": sharing, **more})
-    return Job.model_validate(wanted.model_copy(update={"labels": labels}).model_dump())
+    return parse_job(wanted.model_copy(update={"labels": labels}).model_dump(), "job")
 
 
 def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
@@ -81,7 +82,7 @@ def registry(sharing: str, **training: Any) -> Job:
     """Two silos with features, and one that has labels only."""
     table = job(2, 3, **training).model_dump()
     table |= {"labels": {"silo": "registry", "sharing": sharing}, "silos": {"registry": {"clients": 2}}}
-    return Job.model_validate(table)
+    return parse_job(table, "job")
 
 
 @pytest.mark.parametrize("sharing", ["exact", "stale", "shared"])
@@ -137,9 +138,7 @@ def test_a_silo_with_labels_only_needs_embeddings_as_wide_as_there_are_classes(t
     table["model"] = {"kind": "sites.test_labels:wide"}
     with pytest.raises(DeploymentError, match=r"embedding widths differ between silos: registry 2, silo-1 4"):
         deployed(
-            Federation(
-                Job.model_validate(table | {"training": table["training"] | {"loss": "cross-entropy"}}), tmp_path
-            )
+            Federation(parse_job(table | {"training": table["training"] | {"loss": "cross-entropy"}}, "job"), tmp_path)
         )
 
 

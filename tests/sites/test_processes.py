@@ -7,8 +7,9 @@ import torch
 
 from sites.tables import write_tables
 from tdcd.core.ledger import Traffic
+from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import Job, load_job
+from tdcd.jobs.schema import Job
 from tdcd.runs.reader import read_history
 from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation

@@ -20,7 +20,8 @@ from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Measures
 from tdcd.jobs.data import load_data
-from tdcd.jobs.schema import Job, parse_job
+from tdcd.jobs.load import parse_job
+from tdcd.jobs.schema import Job
 from tdcd.sites.hub.rounds import Rounds
 from tdcd.sites.messages.frames import Message
 from tdcd.sites.security.identity import Identity

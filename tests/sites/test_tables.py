@@ -13,9 +13,10 @@ from sites.test_rounds import same
 from tdcd.core.network import Blocks
 from tdcd.data.tables.alignment import Alignment
 from tdcd.errors import DataError, DeploymentError, TdcdError
+from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import Job, load_job
-from tdcd.jobs.tables import TableJob
+from tdcd.jobs.schema import Job
+from tdcd.jobs.tables import OpenTables
 from tdcd.sites.security.identity import Identity
 
 
@@ -40,7 +41,7 @@ def test_hubs_find_what_one_place_finds(way: str, tmp_path: Path) -> None:
     job = with_settings(tmp_path, deployment__alignment=way, training__rounds=3, training__precision="float64")
     federation = Federation(job, tmp_path / "runs")
     result = run(federation, rounds=3)
-    expected, _ = TableJob.open(job, lambda what: None).align()
+    expected, _ = OpenTables.open(job, lambda what: None).align()
     for silo, hub in federation.hubs.items():
         stored = Alignment.load(tmp_path / "runs" / silo / "alignment.parquet")
         assert np.array_equal(stored.ids, expected.ids)

@@ -11,8 +11,8 @@ from torch import nn
 import tdcd
 from support import same
 from tdcd.jobs.data import load_data
+from tdcd.jobs.load import parse_job
 from tdcd.jobs.run import run_variant, variant_job
-from tdcd.jobs.schema import parse_job
 
 TRAINING: dict[str, Any] = {
     "loss": "binary-cross-entropy",

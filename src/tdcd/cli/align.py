@@ -31,16 +31,17 @@ def command(
     from rich.text import Text
 
     from tdcd.cli.terminal import terminal
-    from tdcd.jobs.schema import TableData, load_job
-    from tdcd.jobs.tables import TableJob
+    from tdcd.jobs.load import load_job
+    from tdcd.jobs.schema import TableJob
+    from tdcd.jobs.tables import OpenTables
     from tdcd.strict import parse_setting
 
     read = load_job(job, dict(parse_setting(text) for text in settings or []))
     console = terminal(stderr=True)
     with console.status("") as status:
-        opened = TableJob.open(read, lambda what: status.update(Text(f"reading {what}")))
+        opened = OpenTables.open(read, lambda what: status.update(Text(f"reading {what}")))
         alignment, _ = opened.align()
-    named = read.data.alignment if isinstance(read.data, TableData) else None
+    named = read.data.alignment if isinstance(read, TableJob) else None
     path = out or (Path(named) if named else job.with_name(f"{read.name}.alignment.parquet"))
     if path.exists():
         _refuse_other_files(path)

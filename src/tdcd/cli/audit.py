@@ -57,7 +57,7 @@ def labels(
     from tdcd.cli.terminal import terminal
     from tdcd.experiments.audit import audit_labels, privatizers_of
     from tdcd.jobs.data import load_data
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
     from tdcd.runs.layout import JOB, holds_run
     from tdcd.runs.reader import read_run
     from tdcd.strict import parse_setting

@@ -25,7 +25,7 @@ def command(
     from rich.table import Table
 
     from tdcd.cli.terminal import terminal
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
     from tdcd.sites.participants import check_silo, read_set, silos_of
     from tdcd.sites.security.identity import certify, expires, read_certificate
 

@@ -24,7 +24,7 @@ def command(
     from tdcd.cli.terminal import terminal
     from tdcd.data.label_encoding import must_name
     from tdcd.jobs.data import load_data
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
     with terminal(stderr=True).status("") as status:

@@ -25,7 +25,7 @@ def command(
     insecure: Insecure = False,
 ) -> None:
     """Run a client until its hub says that the training is over; when the hub is away, it waits."""
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
     from tdcd.sites.client.main import run_client
     from tdcd.sites.site_file import ClientSite, read_site
 

@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Start every hub and every client of a job as a process of its own; started again, it goes on."""
     from tdcd.errors import JobError
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
     from tdcd.sites.local_deployment import LocalFederation
     from tdcd.strict import parse_setting
 

@@ -32,7 +32,7 @@ def command(
 
     Started again after a stop, it resumes from the latest checkpoint that all hubs share.
     """
-    from tdcd.jobs.schema import load_job
+    from tdcd.jobs.load import load_job
     from tdcd.sites.hub.main import run_hub
     from tdcd.sites.prometheus import serve
     from tdcd.sites.site_file import HubSite, read_site

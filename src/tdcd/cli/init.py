@@ -16,7 +16,8 @@ def command(
 ) -> None:
     """Write a commented job file to edit and train."""
     from tdcd.errors import nearest
-    from tdcd.jobs.schema import EMBEDDED, TEMPLATES, embedded_job_text
+    from tdcd.jobs.load import embedded_job_text
+    from tdcd.jobs.schema import EMBEDDED, TEMPLATES
 
     if name not in (*EMBEDDED, *TEMPLATES):
         raise JobError(f"no job to start from is called '{name}'{nearest(name, (*EMBEDDED, *TEMPLATES))}")

@@ -91,7 +91,8 @@ def _resolve(
     file: Path | None, resume: Path | None, out: Path | None, overrides: dict[str, Any], clients: int | None
 ) -> tuple["Job", str, Path]:
     """Find the job and the directory it runs in."""
-    from tdcd.jobs.schema import EMBEDDED, load_job
+    from tdcd.jobs.load import load_job
+    from tdcd.jobs.schema import EMBEDDED
 
     if resume is None:
         where = str(file or "digits")

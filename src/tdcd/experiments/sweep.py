@@ -20,8 +20,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from tdcd.costs import T_COMM, Costs, Time
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.files import flat, quoted_key, split_key
+from tdcd.jobs.load import load_job, resolve_paths
 from tdcd.jobs.run import variant_job
-from tdcd.jobs.schema import EMBEDDED, Baseline, Job, load_job, resolve_paths
+from tdcd.jobs.schema import EMBEDDED, Baseline, Job
 from tdcd.strict import Strict, problems
 from tdcd.training.metrics import METRICS
 from tdcd.training.settings import Count, Positive

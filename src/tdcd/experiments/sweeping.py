@@ -21,7 +21,7 @@ from tdcd.compute import cores
 from tdcd.errors import RunError
 from tdcd.experiments.processes import Processes, processes
 from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.runs.jobs import differences, has_more_rounds, stored_job
 from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run
 from tdcd.runs.reader import read_history, read_outcome
@@ -209,7 +209,7 @@ def _runs(
 
 def _silos(jobs: Sequence[Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, tuple[str, ...]]:
     """Return the silos of every way to read the data: of tables they are known, others must be read."""
-    result = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job.data, TableData)}
+    result = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job, TableJob)}
     unknown = {data_key(job): job for job in jobs if data_key(job) not in result}
     keys = list(unknown)
 

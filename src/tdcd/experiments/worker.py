@@ -24,8 +24,9 @@ import torch
 from tdcd.compute import cores
 from tdcd.errors import DivergedError, TdcdError
 from tdcd.jobs.data import JobData, load_data
+from tdcd.jobs.load import parse_job
 from tdcd.jobs.run import JobObserver, run_variant
-from tdcd.jobs.schema import Job, parse_job
+from tdcd.jobs.schema import Job
 from tdcd.runs.records import Evaluation
 from tdcd.runs.store import wait_until_free
 

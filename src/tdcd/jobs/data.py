@@ -12,7 +12,8 @@ from tdcd.data.holdout import Part, parts_of
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.sets import SETS, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
-from tdcd.jobs.schema import Job, SetData, TableData, known_silos
+from tdcd.jobs.load import known_silos
+from tdcd.jobs.schema import Job, SetData, SetJob, TableData, TableJob
 from tdcd.memory import giving_back_memory
 
 Log = Callable[[str], None]
@@ -51,24 +52,27 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
     Raises:
         DataError, JobError: something is missing, damaged or does not fit; the message says what and where.
     """
-    if isinstance(job.data, TableData):
+    if isinstance(job, TableJob):
         from tdcd.jobs.tables import from_tables
 
         with giving_back_memory():
             data = from_tables(job, where, log)
-    else:
+    elif isinstance(job, SetJob):
         log(job.data.source)
-        data = _from_set(job, job.data, where)
+        data = _from_set(job, where)
+    else:
+        raise JobError(f"{where}: no job on tables or on a data set")
     notes = (*data.federation.notes, *_unequal(job, data.federation))
     return replace(data, federation=replace(data.federation, notes=notes))
 
 
-def _from_set(job: Job, data: SetData, where: str) -> JobData:
+def _from_set(job: SetJob, where: str) -> JobData:
+    data = job.data
     dataset = read(data.source, data.directory, data.pixels)
     split = data.features or SETS[data.source].features
     blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
     names = [*blocks]
-    if job.labels.silo in job.silos and job.labels.silo not in blocks:  # a silo that has labels only
+    if job.labels.silo and job.labels.silo in job.silos and job.labels.silo not in blocks:  # it has labels only
         names.append(job.labels.silo)
     known_silos(job.silos, names, where)
     if job.labels.silo is not None and job.labels.silo not in names:

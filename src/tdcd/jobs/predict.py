@@ -21,7 +21,8 @@ from tdcd.data.tables.preparation import Category, Preparation
 from tdcd.data.tables.reader import Table
 from tdcd.errors import DataError, RunError, join_names, nearest
 from tdcd.jobs.data import load_data
-from tdcd.jobs.schema import Job, TableData, load_job
+from tdcd.jobs.load import load_job
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.jobs.tables import overlap
 from tdcd.models import build
 from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
@@ -66,7 +67,7 @@ class Run:
         Args:
             files: The files of each silo.
         """
-        if not isinstance(self.job.data, TableData):
+        if not isinstance(self.job, TableJob):
             raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
         silos = self.result.blocks
         for name in files:
@@ -80,7 +81,7 @@ class Run:
             for silo in silos
             if silo in files
         }
-        owner = self._label_owner(tables)
+        owner = _label_owner(self.job, tables)
         label = self.job.silos[owner].label if owner else None
         listed = {
             silo: same_kind([client.read_keys([label] if label and silo == owner else []) for client in own])
@@ -102,14 +103,6 @@ class Run:
             labels = again(gather_facts(keys[owner], label), self.classes)
             measures = self.result.evaluate(samples(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
-
-    def _label_owner(self, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:
-        """Return a silo whose new tables all have the column of labels."""
-        for silo, own in tables.items():
-            label = self.job.silos[silo].label
-            if label and all(label in client.table.header for client in own):
-                return silo
-        return None
 
     def predict_held_out(self) -> Predictions:
         """Predict the job's own test samples, and measure how well."""
@@ -178,10 +171,19 @@ def load_run(path: Path | str) -> Run:
         tuple(read_history(path)),
         dict.fromkeys(shapes, settings.dtype),
     )
-    tables = shapes if isinstance(job.data, TableData) else ()
+    tables = shapes if isinstance(job, TableJob) else ()
     preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
     ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
     return Run(path, job, result, federation.classes, preparations, ended)
+
+
+def _label_owner(job: TableJob, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:
+    """Return a silo whose new tables all have the column of labels."""
+    for silo, own in tables.items():
+        label = job.silos[silo].label
+        if label and all(label in client.table.header for client in own):
+            return silo
+    return None
 
 
 def _unknown(silo: str, made: Preparation, unknown: Mapping[str, Counter[str]], rows: int) -> Iterator[str]:

@@ -33,7 +33,7 @@ from tdcd.data.tables.preparation import fit
 from tdcd.data.tables.reader import Table, TableHead
 from tdcd.errors import DataError, JobError, join_names
 from tdcd.jobs.data import JobData, Log, count, draw_parts, row_splits
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableData, TableJob
 
 DEALT = "all"
 """The name of the one file whose rows are dealt to simulated clients."""
@@ -44,11 +44,10 @@ LABEL, PART = "label", "part"
 
 
 @dataclass(frozen=True)
-class TableJob:
+class OpenTables:
     """A job over tables, opened."""
 
-    job: Job
-    data: TableData
+    job: TableJob
     clients: Mapping[str, tuple[ClientTable, ...]]
     """Those of each silo, with their files."""
     splits: tuple[str, ...]
@@ -56,9 +55,9 @@ class TableJob:
     log: Log
 
     @classmethod
-    def open(cls, job: Job, log: Log) -> "TableJob":
+    def open(cls, job: Job, log: Log) -> "OpenTables":
         """Open a job's tables and check their columns, before anything else is read."""
-        if not isinstance(job.data, TableData):
+        if not isinstance(job, TableJob):
             raise JobError(f'data.source is "{job.data.source}", not "tables": its silos need no alignment')
         tables = {}
         for name, silo in job.silos.items():
@@ -78,7 +77,7 @@ class TableJob:
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
         clients = {silo: tuple(ClientTable(table, KEPT // len(own)) for table in own) for silo, own in tables.items()}
-        return cls(job, job.data, clients, splits, log)
+        return cls(job, clients, splits, log)
 
     def align(self) -> tuple[Alignment, Placed]:
         """Find the common IDs, and hand over what all silos need to know of them."""
@@ -88,9 +87,9 @@ class TableJob:
 
     def alignment(self) -> tuple[Alignment, Placed]:
         """Read the job's alignment and verify it at every client; align anew if it has none."""
-        if self.data.alignment is None:
+        if self.job.data.alignment is None:
             return self.align()
-        path = Path(self.data.alignment)
+        path = Path(self.job.data.alignment)
         result = Alignment.load(path)
         keys = result.verify(self._keys(), str(path))
         wanted = columns_to_hand_over(self.job, self.splits)
@@ -121,14 +120,14 @@ class TableJob:
     def dealt_by(self, silo: str) -> str | None:
         """Return the column by which a silo's rows are dealt to simulated clients, if they are."""
         own = self.job.silos[silo]
-        split = own.rows or self.data.rows
+        split = own.rows or self.job.data.rows
         return split.column if own.file and isinstance(split, ByColumn) else None
 
     def _keys(self) -> dict[str, list[Keys]]:
         """Read what every client tells to be aligned."""
         result = {}
         for silo, clients in self.clients.items():
-            columns = [self.job.silos[silo].label, self.data.split_column if silo in self.splits else None]
+            columns = [self.job.silos[silo].label, self.job.data.split_column if silo in self.splits else None]
             if column := self.dealt_by(silo):
                 columns.append(clients[0].table.need(column, "rows.column"))
             wanted = [column for column in columns if column]
@@ -142,7 +141,7 @@ class TableJob:
     def _check(self, alignment: Alignment, keys: Placed) -> None:
         """Check that silos that know the same thing say the same of it."""
         owners = {silo: self.job.silos[silo].label for silo in self.clients if self.job.silos[silo].label}
-        known = {"label": owners, "part": dict.fromkeys(self.splits, self.data.split_column)}
+        known = {"label": owners, "part": dict.fromkeys(self.splits, self.job.data.split_column)}
         for what, columns in known.items():
             if len(columns) < 2:  # nobody to contradict
                 continue
@@ -172,9 +171,8 @@ def has_split_column(data: TableData, tables: Sequence[TableHead]) -> bool:
     return True
 
 
-def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: str | None = None) -> list[str]:
+def silo_features(job: TableJob, silo: str, tables: Sequence[TableHead], dealt_by: str | None = None) -> list[str]:
     """Return a silo's columns of features: all that mean nothing else to the job."""
-    assert isinstance(job.data, TableData)  # noqa: S101
     own = job.silos[silo]
     also = {own.id: "the ID", own.label: "the label", dealt_by: "what rows are dealt by"}
     if has_split_column(job.data, tables):
@@ -183,16 +181,15 @@ def silo_features(job: Job, silo: str, tables: Sequence[TableHead], dealt_by: st
     return feature_columns(tables, known, none=own.label is not None and job.labels.silo == silo)
 
 
-def labels_of_ids(job: Job, silo: str, alignment: Alignment, keys: Sequence[PlacedKeys]) -> Array:
+def labels_of_ids(job: TableJob, silo: str, alignment: Alignment, keys: Sequence[PlacedKeys]) -> Array:
     """Return the label of every common ID: as was handed over with it, or as a silo has it."""
     if LABEL in alignment.handed:
         return alignment.handed[LABEL]
     return gather_facts(keys, job.silos[silo].label or "")
 
 
-def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
+def parts_of_ids(job: TableJob, alignment: Alignment, where: str) -> Array:
     """Return the part of every common ID: as was handed over with it, or drawn."""
-    assert isinstance(job.data, TableData)  # noqa: S101
     if PART in alignment.handed:
         parts = parts_from(alignment.handed[PART], job.data.split_column or "")
     else:
@@ -202,7 +199,7 @@ def parts_of_ids(job: Job, alignment: Alignment, where: str) -> Array:
     return parts
 
 
-def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
+def columns_to_hand_over(job: TableJob, splits: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Say what is handed to all silos with the common IDs: whose column.
 
     Args:
@@ -212,9 +209,8 @@ def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str
     Raises:
         JobError: nobody has labels, or nobody may hand them over.
     """
-    assert isinstance(job.data, TableData)  # noqa: S101
     labels = job.labels
-    owners = sorted(silo for silo in job.silos if job.silos[silo].label)  # sites may list silos in another order
+    owners = job.label_owners()
     if labels.silo is not None and labels.silo not in owners:
         raise JobError(f"labels.silo: silo '{labels.silo}' names no column of labels (silos.{labels.silo}.label)")
     if not owners:
@@ -236,9 +232,9 @@ def columns_to_hand_over(job: Job, splits: Sequence[str]) -> dict[str, tuple[str
     return handed
 
 
-def from_tables(job: Job, where: str, log: Log) -> JobData:
+def from_tables(job: TableJob, where: str, log: Log) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
-    opened = TableJob.open(job, log)
+    opened = OpenTables.open(job, log)
     columns = {silo: result for silo in opened.clients if (result := opened.features(silo))}
     if not columns:
         raise DataError("no silo's tables have a column of features")
@@ -289,7 +285,7 @@ def from_tables(job: Job, where: str, log: Log) -> JobData:
 
 
 def _dealt(
-    opened: TableJob,
+    opened: OpenTables,
     silo: str,
     split: RowSplit,
     alignment: Alignment,
@@ -303,13 +299,13 @@ def _dealt(
     facts = {column: gather_facts(keys, column)[training]} if column else {}
     rows = SiloRows(silo, id_array(alignment.ids)[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
-    clients = split.deal(rows, count(opened.job, silo), opened.data.seed)
+    clients = split.deal(rows, count(opened.job, silo), opened.job.data.seed)
     for number, ids in enumerate(clients.values()):
         owner[np.searchsorted(rows.ids, ids)] = number
     return roster_of(owner, list(clients))
 
 
-def _notes(opened: TableJob, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
+def _notes(opened: OpenTables, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
     """Tell how many rows the silos have in common, and who has none."""
     yield overlap(alignment)
     for silo, clients in opened.clients.items():

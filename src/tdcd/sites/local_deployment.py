@@ -15,7 +15,7 @@ import tomli_w
 
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, SetJob
 from tdcd.sites.hub.plan import check_labels
 from tdcd.sites.participants import read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
@@ -179,14 +179,14 @@ def _without_paths(job: Job) -> dict[str, Any]:
 
 def _data(job: Job, identity: Identity) -> str | None:
     """Return where a site's data is on this machine."""
-    if not isinstance(job.data, TableData):
+    if isinstance(job, SetJob):
         return job.data.directory
     files = job.silos[identity.silo].clients
     if identity.client is None:
         return None
     if not isinstance(files, Mapping):
         raise DeploymentError(f"silos.{identity.silo}.clients: to run all of it here, name every client's file")
-    return files[identity.client]
+    return str(files[identity.client])
 
 
 def _free_ports(count: int) -> list[int]:

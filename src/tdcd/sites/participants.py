@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, check_loopback
@@ -12,7 +12,7 @@ from tdcd.sites.site_file import ClientSite, HubSite, check_loopback
 
 def read_set(job: Job) -> JobData | None:
     """Read the data set of a job; nothing if its clients have tables."""
-    return None if isinstance(job.data, TableData) else load_data(job)
+    return None if isinstance(job, TableJob) else load_data(job)
 
 
 def silos_of(job: Job, data: JobData | None) -> dict[str, tuple[str, ...]]:
@@ -29,7 +29,7 @@ def silos_of(job: Job, data: JobData | None) -> dict[str, tuple[str, ...]]:
 
 def at_site(job: Job, directory: str | None) -> Job:
     """Return the job with a published data set where this site has it."""
-    if directory is None or isinstance(job.data, TableData):
+    if directory is None or isinstance(job, TableJob):
         return job
     return job.model_copy(update={"data": job.data.model_copy(update={"directory": directory})})
 

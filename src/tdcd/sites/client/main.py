@@ -2,7 +2,7 @@
 
 from tdcd.compute import cores
 from tdcd.errors import JobError, nearest
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import event_loop
@@ -23,7 +23,7 @@ def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: 
     """
     check_labels(job)
     job = at_site(job, site.data)
-    if isinstance(job.data, TableData):
+    if isinstance(job, TableJob):
         names = silos_of(job, None)
         check_silo(silo, names)
         if client not in names[silo]:

@@ -19,7 +19,7 @@ from tdcd.data.tables.preparation import Preparation
 from tdcd.data.tables.reader import Table
 from tdcd.data.tables.survey import SurveyReport
 from tdcd.errors import DataError
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import silo_features
 from tdcd.sites.messages.codec import fits, known
 from tdcd.sites.messages.frames import RefusedError
@@ -49,7 +49,7 @@ class Placed:
 class OwnTable:
     """A client's table, from its file to its rows."""
 
-    def __init__(self, job: Job, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
+    def __init__(self, job: TableJob, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
         self._job, self._identity, self._site, self._log = job, identity, site, log
         self._keyed: Keyed | None = None
         self._placed: Placed | None = None
@@ -86,8 +86,6 @@ class OwnTable:
     def send_keys(self, request: RequestKeys) -> ClientKeys:
         """Send the IDs of all rows, and labels and parts where they are handed over."""
         table, private = self._table(), self._job.labels.private
-        if not isinstance(self._job.data, TableData):
-            raise RefusedError("the hub asks for IDs of a table, and this job has none")
         label, split = table.settings.label, self._job.data.split_column
         wanted = [table.need(label, "label")] if label else []
         wanted += [split] if split and split in table.header else []

@@ -30,7 +30,7 @@ from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.errors import DataError
 from tdcd.jobs.data import JobData, load_data
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.messages import types
 from tdcd.sites.messages.codec import fits, known, named, samples_in, unpack
@@ -77,7 +77,7 @@ class Session:
 
     def __init__(self, job: Job, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
         self.job, self.identity, self.site, self.log = job, identity, site, log
-        self._table = self._open_table() if isinstance(job.data, TableData) else None
+        self._table = self._open_table(job) if isinstance(job, TableJob) else None
         self._ready: Ready | None = None
         self._round: OpenRound | None = None
         self._weights: tuple[int, Block] | None = None
@@ -120,10 +120,10 @@ class Session:
 
     # Before the first round
 
-    def _open_table(self) -> "OwnTable":
+    def _open_table(self, job: TableJob) -> "OwnTable":
         from tdcd.sites.client.own_table import OwnTable  # brings polars
 
-        return OwnTable(self.job, self.identity, self.site, lambda line: self.log(line))
+        return OwnTable(job, self.identity, self.site, lambda line: self.log(line))
 
     def check(self) -> None:
         """See that the site's table is there, and has the columns that it must have, before the hub is dialled.

@@ -23,7 +23,7 @@ from tdcd.data.tables.alignment import (
     unique_ids,
 )
 from tdcd.errors import DataError, join_names
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import LABEL, PART, columns_to_hand_over, has_split_column
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.hub.psi import Member, common_places, hashed, ring
@@ -34,16 +34,20 @@ Progress = Callable[[int, int], None]
 """Is told how many points of how many are masked."""
 
 
-def describe_ids(job: Job, keys: list[Keys]) -> dict[str, Any]:
+def describe_ids(job: TableJob, keys: list[Keys]) -> dict[str, Any]:
     """Return what a hub tells all others before they align."""
-    assert isinstance(job.data, TableData)  # noqa: S101
     ids = unique_ids(keys)
     split = has_split_column(job.data, [key.table for key in keys])
     return {"kind": kind_of(ids), "count": len(ids), "split": split}
 
 
 async def align_silos(
-    job: Job, silo: str, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]], peers: Peers, progress: Progress
+    job: TableJob,
+    silo: str,
+    keys: list[Keys],
+    everybody: Mapping[str, Mapping[str, Any]],
+    peers: Peers,
+    progress: Progress,
 ) -> Alignment:
     """Find the common IDs together with all other hubs.
 
@@ -75,7 +79,6 @@ async def align_silos(
     placed = found.place(keys)
     shares = {silo: {key.table.client: found.share(key) for key in placed}}
     splits = [name for name in sorted(job.silos) if everybody[name]["split"]]
-    assert isinstance(job.data, TableData)  # noqa: S101
     if job.data.split_column and not splits:
         raise DataError(f"data.split_column: no silo's tables have a column '{job.data.split_column}'")
     wanted = columns_to_hand_over(job, splits)

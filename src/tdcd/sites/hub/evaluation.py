@@ -44,7 +44,7 @@ class Evaluator:
     def label_silo(self) -> str:
         """The silo where labels are: its hub measures, and tells the others what they may know."""
         job = self.context.job
-        owners = sorted(name for name, silo in job.silos.items() if silo.label)
+        owners = job.label_owners()
         return job.labels.silo or (owners[0] if owners else self.context.peers.chair)
 
     async def evaluate(self, block: Block, number: int, version: int, judge: Judge) -> tuple[Measures, Verdict]:

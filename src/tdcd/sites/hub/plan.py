@@ -22,7 +22,7 @@ from tdcd.data.label_encoding import encode_labels, must_name
 from tdcd.errors import DataError, JobError
 from tdcd.files import write_atomically
 from tdcd.jobs.data import JobData
-from tdcd.jobs.schema import Job, TableData
+from tdcd.jobs.schema import Job, TableJob
 
 if TYPE_CHECKING:
     from tdcd.data.tables.alignment import Alignment, Keys
@@ -117,7 +117,7 @@ def check_labels(job: Job) -> None:
         JobError: it does not.
     """
     labels = job.labels
-    unnamed = isinstance(job.data, TableData) and labels.private and not labels.classes
+    unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
     if unnamed and must_name(job.training.loss, labels.positive):
         raise JobError(
             "labels.classes: where labels are kept nobody can find out which there are; name all of them, as in "
@@ -125,7 +125,7 @@ def check_labels(job: Job) -> None:
         )
 
 
-def plan_from_tables(job: Job, silo: str, alignment: "Alignment", keys: "list[Keys]", where: str) -> SiloPlan:
+def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "list[Keys]", where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients sent."""
     from tdcd.data.tables.alignment import owners  # brings polars
     from tdcd.jobs.tables import labels_of_ids, parts_of_ids, silo_features

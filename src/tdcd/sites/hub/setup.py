@@ -16,7 +16,7 @@ from tdcd.core.network import Block, Network
 from tdcd.core.state import HubUpdate, SiloState, take_average
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData
-from tdcd.jobs.schema import TableData
+from tdcd.jobs.schema import TableJob
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_set
@@ -67,10 +67,11 @@ class HubSetup:
     """What its clients' tables hold, where they have tables."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.context.job.data, TableData):
+        job = self.context.job
+        if isinstance(job, TableJob):
             from tdcd.sites.hub.silo_tables import SiloTables  # brings polars
 
-            self.tables = SiloTables(self.context, self._news)
+            self.tables = SiloTables(job, self.context, self._news)
 
     @property
     def plan(self) -> SiloPlan | None:

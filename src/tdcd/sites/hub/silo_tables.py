@@ -17,6 +17,7 @@ from tdcd.data.tables.survey import Survey, SurveyReport
 from tdcd.engines.base import RewoundError
 from tdcd.errors import DataError
 from tdcd.files import write_atomically
+from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import silo_features
 from tdcd.runs.layout import preparation_file
 from tdcd.sites.event_loop import now
@@ -34,6 +35,7 @@ from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, Su
 class SiloTables:
     """The tables of a silo's clients, as its hub knows them."""
 
+    job: TableJob
     context: HubContext
     news: News
     alignment: Alignment | None = None
@@ -72,9 +74,9 @@ class SiloTables:
         context.progress.stage = "gathering clients"
         keys = await self.all_keys()
         self.alignment.verify({context.silo: keys}, str(file))
-        self.plan = plan_from_tables(context.job, context.silo, self.alignment, keys, "this job")
-        self.brought = describe_ids(context.job, keys)
-        self._columns = silo_features(context.job, context.silo, [key.table for key in keys])
+        self.plan = plan_from_tables(self.job, context.silo, self.alignment, keys, "this job")
+        self.brought = describe_ids(self.job, keys)
+        self._columns = silo_features(self.job, context.silo, [key.table for key in keys])
         self.plan.save(planned, self.brought)
         await self.news.tell()
         self.preparation = None if self.plan.label_only else await self._fit_preparation(stored)
@@ -86,7 +88,7 @@ class SiloTables:
         context.progress.stage = "surveying the columns"
         names = set(context.clients.names)
         await self.news.wait_for_clients(context, lambda: set(self._surveys) >= names, "report what their columns hold")
-        result = fit(self._surveys.values(), self._columns, context.job.silos[context.silo].rare)
+        result = fit(self._surveys.values(), self._columns, self.job.silos[context.silo].rare)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, result.to_json())
         context.log(result.describe())
@@ -99,7 +101,7 @@ class SiloTables:
         keys = await self.all_keys()
         while True:
             context.progress.stage = "aligning"
-            everybody = await context.peers.meeting("start", {"alignment": "", **describe_ids(context.job, keys)})
+            everybody = await context.peers.meeting("start", {"alignment": "", **describe_ids(self.job, keys)})
             began = now()
             try:
                 result = await self._align(keys, everybody)
@@ -112,7 +114,7 @@ class SiloTables:
     async def _align(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
         context = self.context
         try:
-            return await align_silos(context.job, context.silo, keys, everybody, context.peers, self._masking)
+            return await align_silos(self.job, context.silo, keys, everybody, context.peers, self._masking)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"another hub's messages do not make an alignment: {error!r}") from error
 
@@ -161,7 +163,7 @@ class SiloTables:
 
     def _keys_of(self, link: Link, reply: ClientKeys) -> Keys:
         context = self.context
-        own, private = context.job.silos[context.silo], context.job.labels.private
+        own, private = self.job.silos[context.silo], self.job.labels.private
         table = RemoteTable(context.silo, link.name, Path(reply.file), own, reply.csv, reply.columns)
         if len(reply.named) != len(reply.facts):
             raise RefusedError(f"client '{link.name}' sends {len(reply.facts)} columns and names {len(reply.named)}")

@@ -1,0 +1,145 @@
+"""Reading a job file."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pydantic import ValidationError
+
+from tdcd.data.features import FEATURES_TAGS
+from tdcd.data.rows import ROWS_TAGS
+from tdcd.data.sets import SETS
+from tdcd.errors import JobError, nearest
+from tdcd.files import quoted_key, split_key
+from tdcd.jobs.schema import EMBEDDED, TABLES, Job, SetJob, TableJob
+from tdcd.models import MODEL_TAGS
+from tdcd.strict import problems
+from tdcd.training.schedules import SCHEDULE_TAGS
+
+
+def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
+    """Read a job file.
+
+    Args:
+        path: A TOML file, or the name of an embedded job such as "digits".
+        overrides: Settings that replace the file's, by their dotted names: ``{"training.rounds": 10}``.
+        clients: K for every silo, also for those that have a number of their own in the file.
+
+    Paths in a job file are relative to it, paths in ``overrides`` to the current directory.
+
+    Raises:
+        JobError: it cannot be read or is not a valid job; names every problem by its key.
+    """
+    where, text = _text(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise JobError(f"{where}: not TOML: {error}") from error
+    if {"iterations", "grid", "cases"} & table.keys():
+        raise JobError(f"{where}: this is a sweep file; run it with: tdcd sweep {quote(str(path))}")
+    resolve_paths(table, Path(path).parent)
+    for key, value in (overrides or {}).items():
+        _set(table, key, value)
+    resolve_paths(table, Path())
+    if clients is not None:
+        _set(table, "data.clients", clients)
+        silos = table.get("silos", {})
+        for silo, own in silos.items() if isinstance(silos, dict) else ():
+            if isinstance(own, dict) and isinstance(own.get("clients"), dict):
+                raise JobError(f"{where}: the number of clients cannot be set: those of silo '{silo}' have files")
+            _set(table, f"silos.{quoted_key(silo)}.clients", clients)
+    return parse_job(table, where)
+
+
+def parse_job(table: Mapping[str, Any], where: str) -> Job:
+    """Check a job given as nested tables; ``where`` names it in errors."""
+    data = table.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else None
+    if isinstance(source, str) and source not in (*SETS, TABLES):
+        raise JobError(f"{where}: data.source: '{source}' is not known{nearest(source, (*SETS, TABLES))}")
+    try:
+        return (TableJob if source == TABLES else SetJob).model_validate(table)
+    except ValidationError as error:
+        result = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS | FEATURES_TAGS | SETS.keys() | {"tables"})
+        raise JobError("\n".join(f"{where}: {problem}" for problem in result)) from error
+
+
+def embedded_job_text(name: str) -> str:
+    """Return the text of a job that comes with tdcd."""
+    return files("tdcd.jobs").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def known_silos(names: Iterable[str], silos: Iterable[str], where: str) -> None:
+    """Check the names of ``[silos.NAME]`` tables against the silos that the data has."""
+    silos = list(silos)
+    for name in names:
+        if name not in silos:
+            raise JobError(f"{where}: silos.{name}: the data has no such silo{nearest(name, silos)}")
+
+
+def resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
+    """Make the paths of a job absolute; they are relative to the job file."""
+
+    def resolve(where: Any, *keys: str) -> None:
+        for key in keys if isinstance(where, dict) else ():
+            if isinstance(where.get(key), str) and where[key]:
+                where[key] = str(_absolute(beside, where[key]))
+
+    resolve(table.get("data"), "directory", "alignment")
+    silos = table.get("silos")
+    for silo in silos.values() if isinstance(silos, dict) else ():
+        resolve(silo, "file")
+        if isinstance(silo, dict) and isinstance(silo.get("clients"), str):
+            silo["clients"] = _matching(beside, silo["clients"])
+        if isinstance(silo, dict) and isinstance(silo.get("clients"), dict):
+            resolve(silo["clients"], *silo["clients"])
+
+
+def _absolute(beside: Path, path: str) -> Path:
+    try:
+        return (beside / Path(path).expanduser()).resolve()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise JobError(f"{path!r} is not a path: {error}") from error
+
+
+def _matching(beside: Path, pattern: str) -> dict[str, str]:
+    """Return the files that a pattern such as ``bank/*.csv`` names, by their stems."""
+    folder, name = _absolute(beside, pattern).parent, Path(pattern).name
+    result = sorted(path for path in folder.glob(name) if path.is_file()) if name and folder.is_dir() else []
+    if not result:
+        raise JobError(f'clients = "{pattern}": no file is called so in {folder.resolve()}')
+    stems = [path.stem for path in result]
+    if len(set(stems)) < len(stems):
+        raise JobError(f'clients = "{pattern}": two files name the same client; name clients and files one by one')
+    return dict(zip(stems, map(str, result), strict=True))
+
+
+def _text(path: Path | str) -> tuple[str, str]:
+    if str(path) in EMBEDDED:
+        return f"{path} (embedded job)", embedded_job_text(str(path))
+    file = Path(path)
+    try:
+        return str(file), file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        beside = {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
+        close = difflib.get_close_matches(file.stem, beside, n=1)
+        hint = f"did you mean '{beside[close[0]]}'?" if close else "make one with: tdcd init digits"
+        raise JobError(f"{file}: no such job file; {hint}") from error
+    except IsADirectoryError as error:
+        run = f"; to go on with a run: tdcd train --resume {quote(str(file))}" if (file / "job.toml").exists() else ""
+        raise JobError(f"{file}: a directory, not a job file{run}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"{file}: cannot be read: {error}") from error
+
+
+def _set(table: dict[str, Any], key: str, value: Any) -> None:
+    *above, last = split_key(key)
+    for part in above:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise JobError(f"{key}: '{part}' is a value in the job, not a table")
+    table[last] = value
