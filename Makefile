@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help demo test quick check coverage sanitize bench format protocol clean
+.PHONY: help demo test quick check coverage sanitize oldest bench format protocol clean
 
 help: ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -21,7 +21,7 @@ test: check ## the gate: style, types and every test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 quick: check ## style, types and the tests that start no process, with few drawn cases
-	TDCD_QUICK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --ignore tests/sites
+	TDCD_QUICK=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 coverage: .venv/installed ## which lines of the package the tests run
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --cov tdcd --cov-report term:skip-covered
@@ -30,6 +30,16 @@ sanitize: .venv/installed ## run the kernels' tests under the address sanitizer
 	CXXFLAGS="-O1 -g -fsanitize=address -fno-omit-frame-pointer" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 \
 	LD_PRELOAD=$$($${CXX:-c++} -print-file-name=libasan.so):$$($${CXX:-c++} -print-file-name=libstdc++.so) \
 	$(BIN)/pytest tests/compute/test_kernels.py tests/engines/test_contract.py -k "kernel or refused or fits"
+
+oldest: ## the quick tests with the oldest dependencies that pyproject.toml allows
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  names = p['dependencies'] + p['optional-dependencies']['deploy']; \
+	  print(*(n.replace('>=', '==') for n in names if not n.startswith('torch')), sep='\n')" > .venv-oldest/constraints.txt
+	grep '^torch' constraints.txt >> .venv-oldest/constraints.txt
+	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt \
+	  --editable '.[deploy,dev]'
+	TDCD_QUICK=1 OMP_NUM_THREADS=1 .venv-oldest/bin/pytest -n $(JOBS) -W default
 
 check: .venv/installed ## style and types only
 	$(BIN)/ruff check .
@@ -48,5 +58,5 @@ protocol: .venv/installed ## generate the code of the network protocol from its 
 	  tdcd/sites/transport/wire/tdcd.proto
 
 clean: ## remove what make made; runs/ is yours and stays
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -74,6 +74,7 @@ def _shown(reply: "HubStatus") -> "RenderableType":
         ("stage", reply.stage),
         ("round", f"{reply.round:,} of {reply.rounds:,}  {speed}"),
         ("sent, received", f"{reply.bytes_sent / 1e6:,.1f} MB, {reply.bytes_received / 1e6:,.1f} MB"),
+        ("of these evaluations", f"{reply.evaluation_bytes / 1e6:,.1f} MB"),
         ("evaluation", _describe_evaluation(reply.evaluation)),
         ("last error", reply.last_error or "none"),
     ):
