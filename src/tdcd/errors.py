@@ -7,7 +7,7 @@
     ├── RunError        a run directory that is missing, damaged, or of another job
     ├── DivergedError   training left the finite numbers
     └── DeploymentError sites that do not find, trust or understand one another
-        └── AbsentError hubs or clients that were waited for in vain
+        └── AbsentError hubs or clients that did not come in time
 
 A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
 needs the traceback. The command line prints it and exits with 2.
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class TdcdError(Exception):
-    """A problem that the user can solve, told in full by its message."""
+    """A problem that the user can solve; its message says how."""
 
 
 class JobError(TdcdError):
@@ -46,7 +46,7 @@ class DeploymentError(TdcdError):
 
 
 class AbsentError(DeploymentError):
-    """Hubs or clients that are needed were waited for in vain."""
+    """Hubs or clients that are needed did not come in time."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -16,8 +16,8 @@ else:
     ModelMetaclass = type(BaseModel)
 
 
-class _Told(ModelMetaclass):
-    """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; tables read from files are told by key."""
+class _Raising(ModelMetaclass):
+    """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; errors in tables read from files name the key."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
         try:
@@ -26,7 +26,7 @@ class _Told(ModelMetaclass):
             raise JobError("\n".join(f"{cls.__name__}: {problem}" for problem in problems(error))) from error
 
 
-class Strict(BaseModel, metaclass=_Told):
+class Strict(BaseModel, metaclass=_Raising):
     """Settings that are checked once, when they are read, and never change after."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)

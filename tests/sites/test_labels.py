@@ -477,9 +477,9 @@ def in_memory(pid: int) -> bytes:
 
 def test_classes_must_be_named_where_nobody_can_find_them_out(tmp_path: Path) -> None:
     labels = [("low", "mid", "high")[person % 3] for person in range(150)]
-    with pytest.raises(JobError, match=r"labels\.classes: where labels are kept nobody can find out"):
+    with pytest.raises(JobError, match=r"labels\.classes: no site sees all private labels"):
         check_labels(sums(tmp_path, labels, "stale", "cross-entropy"))
-    with pytest.raises(JobError, match=r"labels\.classes: where labels are kept nobody can find out"):
+    with pytest.raises(JobError, match=r"labels\.classes: no site sees all private labels"):
         check_labels(sums(tmp_path, labels, "exact", "binary-cross-entropy", positive="low"))
     named = sums(tmp_path, labels, "stale", "cross-entropy", classes=["low", "mid", "high"])
     same(deployed_six(Federation(named, tmp_path / "named")), dict(run_job(named).federation.blocks))

@@ -35,7 +35,7 @@ def _several() -> None:
 def labels(
     job: Annotated[Path, typer.Argument(help="A job file, the name of an embedded job, or a run directory.")],
     clip: Annotated[
-        float | None, typer.Option("--clip", help="A defence: the largest norm of what is told of a sample.")
+        float | None, typer.Option("--clip", help="A defence: the largest norm of a sample's logit gradient.")
     ] = None,
     noise: Annotated[
         list[float] | None,
@@ -51,7 +51,7 @@ def labels(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """Train a job once more, and tell how well a silo without labels could infer them from what it is told."""
+    """Train a job once more, and report how well a silo without labels could infer them from its logit gradients."""
     from rich.text import Text
 
     from tdcd.cli.terminal import terminal

@@ -65,7 +65,7 @@ class Display(Screen, JobObserver, ABC):
         """Show what came out."""
 
     def failed(self, error: TdcdError) -> None:
-        """Something went wrong, which is told on the error output as well."""
+        """Something went wrong; the error output says so as well."""
 
     @abstractmethod
     def stopped(self, directory: Path | None) -> None:

@@ -31,7 +31,7 @@ def log_style(log: str) -> "Style":
 
 @contextmanager
 def running(site: str, style: "Style", when_stopped: str) -> "Iterator[Logger]":
-    """Keep a site's log while it runs, and end the process as it ends: 0 finished, 2 told why not, 130 stopped."""
+    """Log what a site does; exit with 2 and a message if it fails, with 130 if it is stopped."""
     from tdcd.sites.logs import logs
 
     for kind in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it with SIGINT ignored

@@ -33,5 +33,5 @@ def bytes_per_row(task: SiloTask) -> int | None:
         ):
             task.network({**block, **theta}, task.features[:_ROWS].clone(), training=True)
     except Exception:
-        return None  # what fails here will fail in training, where it can be told properly
+        return None  # what fails here will fail in training, with a proper message
     return sum(kept.values()) // min(_ROWS, len(task.features))

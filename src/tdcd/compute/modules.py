@@ -1,4 +1,4 @@
-"""What can be told of a network by looking at it."""
+"""Properties of a network, by inspection."""
 
 from torch import nn
 

@@ -19,7 +19,7 @@ from tdcd.core.torch_extras import is_batched
 _OWN = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 _SHOWN = (bool, int, float, complex, str, bytes, type(None))
-"""Values that are told by what they are, not by which object they are."""
+"""Values that are identified by what they are, not by which object they are."""
 
 
 def is_torchs(part: nn.Module) -> bool:

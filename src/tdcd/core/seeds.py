@@ -24,6 +24,6 @@ def derive_each(seed: int, word: str | int, last: Sequence[str | int]) -> npt.ND
 def client_seed(seed: int, number: int, silo: str, client: str) -> int:
     """Return the seed of one client's stream in one round (dropout and the like draw from it).
 
-    The stream starts anew in every round, so that a resumed run draws what an uninterrupted one would.
+    The stream restarts in every round, so that a resumed run draws what an uninterrupted one would.
     """
     return derive(seed, "client", number, silo, client)

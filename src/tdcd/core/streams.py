@@ -18,7 +18,7 @@ def generators(device: torch.device) -> list[torch.Generator]:
 
 
 def reseed(device: torch.device, seed: int) -> None:
-    """Start the stream anew. Much cheaper than ``torch.manual_seed``, which looks for every kind of device."""
+    """Restart the stream. Much cheaper than ``torch.manual_seed``, which looks for every kind of device."""
     for generator in generators(device):
         generator.manual_seed(seed)
 

@@ -51,7 +51,8 @@ class Roster:
 class Shards:
     """A mini-batch dealt to the clients of one silo: the projections π_{k,j} of line 22.
 
-    Rows are told where the silo's features lie; clients and counts stay in the main memory, where rounds are planned.
+    Row indices are on the device of the silo's features; clients and counts stay in main memory, where rounds are
+    planned.
     """
 
     order: Tensor

@@ -1,4 +1,4 @@
-"""How well labels that are kept can be inferred all the same, from what another silo is told instead.
+"""How well private labels can be inferred from the logit gradients that another silo receives.
 
 ∂ℓ/∂z of a sample is its predicted probabilities less its label: the class whose number is negative is the label. The
 audit trains a job once more, notes every answer that one silo without labels receives, and scores training samples by
@@ -34,12 +34,12 @@ from tdcd.training.metrics import PRIMARY, measure, scikit_learn
 from tdcd.training.setup import Setup, device_of, prepare
 
 Log = Callable[[int, int], None]
-"""Is told how many rounds of how many are done."""
+"""Takes the rounds that are done, and how many there are."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """How well the labels can be told by each score: the area under its ROC curve."""
+    """How well each score separates the labels: the area under its ROC curve."""
 
     norm: float
     direction: float
@@ -48,7 +48,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Audit:
-    """What one training told a silo without labels, and how good the model became."""
+    """What one training revealed to a silo without labels, and how good the model became."""
 
     silo: str
     """Who listened."""
@@ -105,7 +105,7 @@ def audit_labels(
     """Train a job once for each defence of its labels, and tell how well each hides them.
 
     Args:
-        job: What to train; its labels are kept in one silo.
+        job: What to train; its labels are private to one silo.
         data: Its data.
         privatizers: What is done to the logit gradients before other silos receive them.
         silo: Who listens; default: the first silo without labels.
@@ -213,7 +213,7 @@ def privatizers_of(job: Job, clip: float | None, noises: Sequence[float]) -> lis
     parts: list[GradientPrivatizer | None] = [job.labels.privatizer]
     clip = clip if clip is not None else job.labels.clip
     if noises and clip is None:
-        raise JobError("--noise is told in units of --clip: set that, too")
+        raise JobError("--noise is in units of --clip: set that, too")
     if clip is not None:
         parts += [Labels(silo="x", sharing="exact", clip=clip, noise=noise).privatizer for noise in noises or [0.0]]
     return list(dict.fromkeys(parts))

@@ -14,7 +14,7 @@ from typing import Any
 from tdcd.errors import RunError
 
 Log = Callable[[int, Mapping[str, Any]], None]
-"""Is told the number of a task and what its worker said about it."""
+"""Takes the number of a task and what its worker said about it."""
 GRACE = 120.0
 """Seconds for a worker to write a checkpoint when it is asked to stop."""
 

@@ -189,7 +189,7 @@ class SweepRun:
     """One training of a sweep."""
 
     name: str
-    """Where it lies in the sweep's directory, such as "runs/Q=10,K=20,seed=1"."""
+    """Its place in the sweep's directory, such as "runs/Q=10,K=20,seed=1"."""
     variant: str
     job: Job
 
@@ -219,7 +219,7 @@ def load_sweep(path: Path | str) -> Sweep:
 
 
 def parse_sweep(text: str, where: str, beside: Path | None = None) -> Sweep:
-    """Check the text of a sweep file; ``where`` names it in errors, ``beside`` is where its paths are told from."""
+    """Check the text of a sweep file; ``where`` names it in errors, its paths are relative to ``beside``."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -28,7 +28,7 @@ from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 
 SHOWN = 10
-"""Failures that are told one by one."""
+"""Failures that are listed one by one."""
 ENDED = ("finished", "diverged")
 FREE = ("training.evaluate_every:", "training.checkpoint_every:")
 """Settings of a trial that change nothing of what it ends with."""
@@ -39,7 +39,7 @@ class FailedRunsError(RunError):
 
 
 class SweepObserver:
-    """Is told how a sweep goes. Override what you want to see."""
+    """Follows a sweep. Override what you want to see."""
 
     def reading(self, job: str) -> None:
         """The data is about to be read for the first time."""
@@ -57,7 +57,7 @@ class SweepObserver:
         """A run has ended."""
 
     def failed(self, name: str) -> None:
-        """A run failed; why is told when the others have ended."""
+        """A run failed; the reason is reported when the others have ended."""
 
     def stopping(self) -> None:
         """The sweep was asked to stop; runs under way write a checkpoint."""
@@ -151,7 +151,7 @@ def run_sweep(
         directory: Where its runs lie.
         jobs: How many runs at once, each in a process of its own; default: one for each core.
         overrides: Settings that replace the sweep's, by their dotted names: ``{"data.directory": "cifar"}``.
-        observer: Is told how it goes.
+        observer: Follows the progress.
         where: How to call the sweep in errors.
 
     Raises:

@@ -1,6 +1,6 @@
 """A process of a sweep that trains one run after another: ``python -m tdcd.experiments.worker``.
 
-It is told what to do in lines of JSON on its standard input and answers on its standard output. When its input ends,
+It reads tasks as lines of JSON from its standard input and replies on its standard output. When its input ends,
 because the sweep is over or is no more, it writes a checkpoint of what it is at and goes.
 
     {"do": "silos", "job": …}                              -> {"event": "done", "silos": […]}
@@ -37,7 +37,7 @@ PATIENCE = 60.0
 
 
 class Worker(JobObserver):
-    """Does what it is told; also watches its own training, to tell how it goes."""
+    """Does tasks, and reports the progress of its trainings."""
 
     def __init__(self, out: TextIO, threads: int) -> None:
         self.out = out

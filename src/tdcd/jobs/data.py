@@ -17,7 +17,7 @@ from tdcd.jobs.schema import Job, SetData, SetJob, TableData, TableJob
 from tdcd.memory import giving_back_memory
 
 Log = Callable[[str], None]
-"""Is told what is being read."""
+"""Takes the name of what is being read."""
 
 UNEQUAL = 5
 """Clients whose rows differ by more than this factor are worth a note."""

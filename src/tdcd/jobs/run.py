@@ -38,7 +38,7 @@ class JobResult:
 
 
 class JobObserver(Observer):
-    """Is told how a job goes: what is read, which training begins, and how each goes."""
+    """Follows a job: what is read, which training begins, and its progress."""
 
     def reading(self, what: str) -> None:
         """Something is about to be read, which may take a while."""
@@ -64,7 +64,7 @@ def run_job(
         job: What to train.
         directory: The run directory; baselines lie under it. Without one, nothing is written.
         resume: Go on with what is in the directory.
-        observer: Is told how it goes.
+        observer: Follows the progress.
         where: How to call the job in errors.
     """
     observer = observer or JobObserver()
@@ -133,7 +133,7 @@ def variant_job(job: Job, variant: str) -> Job:
     if variant == "one-tier":
         return job.model_copy(update={"name": name, "baselines": []})
     labels = job.labels
-    if labels.private:  # all is in one place, so nothing is kept from anybody
+    if labels.private:  # all is in one place, so nothing is private
         labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
     return job.model_copy(
         update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training)}

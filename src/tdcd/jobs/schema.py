@@ -19,7 +19,7 @@ from tdcd.training.settings import Count, Settings
 from tdcd.training.train import EngineName
 
 EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
-"""Jobs that come with tdcd, by name. Those on published data need to be told where its files are."""
+"""Jobs that come with tdcd, by name. Those on published data need the directory of its files."""
 
 TABLES = "tables"
 """The data source that is not a data set."""
@@ -62,7 +62,7 @@ class TableData(_Split):
 
     source: Literal["tables"]
     alignment: str | None = None
-    """The file that ``tdcd align`` made; default: align anew for every training."""
+    """The file that ``tdcd align`` made; default: align for every training."""
     split_column: str | None = None
     """A column of one or more silos that says "train", "validation" or "test", instead of fractions."""
 

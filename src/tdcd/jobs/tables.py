@@ -86,7 +86,7 @@ class OpenTables:
         return alignment, keys
 
     def alignment(self) -> tuple[Alignment, Placed]:
-        """Read the job's alignment and verify it at every client; align anew if it has none."""
+        """Read the job's alignment and verify it at every client; align if it has none."""
         if self.job.data.alignment is None:
             return self.align()
         path = Path(self.job.data.alignment)

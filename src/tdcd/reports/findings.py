@@ -18,7 +18,7 @@ Verdict = Literal["yes", "partly", "unclear", "no"]
 FREE = ("name", "training.rounds", "training.evaluate_every", "training.checkpoint_every", "training.rate")
 """Settings that may differ between lines that are compared: the rest of a sweep's bookkeeping, and the chosen rate."""
 PIECES = 64
-"""Straight pieces that a line's time is told by, at most."""
+"""Straight pieces of a line's time, at most."""
 VARIED = {
     "Q": ("training.local_steps",),
     "K": ("data.clients", "silos"),

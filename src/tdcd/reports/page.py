@@ -64,7 +64,7 @@ def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: C
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
-        untold=bool(run.history) and not run.history[-1].train,
+        hidden=bool(run.history) and not run.history[-1].train,
         settings=[(key, format_setting(value)) for key, value in flat(run.job)],
         **who(run),
     )
@@ -103,7 +103,7 @@ def pictures(run: RunRecord, metric: str | None = None) -> Iterator[Picture]:
         return
     metric = _metric(run, metric)
     sets = [part for part in ("train", "validation", "test") if run.history[0].measures(part)]
-    if not sets:  # a hub that is not told
+    if not sets:  # a hub that does not receive them
         return
     losses = [_curve(part, run, part, "loss") for part in sets]
     positive = all(value > 0 for curve in losses for value in curve.y)

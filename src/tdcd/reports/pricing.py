@@ -27,7 +27,7 @@ CHUNK = 1 << 20
 def times(run: RunRecord, costs: Costs, sharing: Sharing | None = None) -> list[float]:
     """Return the time at which each evaluation of a run's history would have been reached.
 
-    Where all data lies in one place, nothing is sent and only the steps take time.
+    Where all data is in one place, nothing is sent and only the steps take time.
 
     Args:
         run: The run.
@@ -168,7 +168,7 @@ def _slowness(silo: str, clients: tuple[str, ...], costs: Costs) -> Array:
 
 
 def check_speeds(costs: Costs, runs: Iterable[RunRecord]) -> None:
-    """Check that every client whose speed is told takes part in some of the runs."""
+    """Check that every client with a given speed takes part in some of the runs."""
     if not costs.speeds:
         return
     silos = [silo for run in runs for silo in run.federation.silos]

@@ -7,7 +7,7 @@ from math import cos, pi, sin, sqrt
 from tdcd.runs.records import ClientRecord, SiloRecord
 
 SHOWN = 12
-"""Clients drawn for a silo; a larger one is told in words."""
+"""Clients drawn for a silo; a larger one is described in words."""
 
 Point = tuple[float, float]
 

@@ -129,7 +129,7 @@ class RunDirectory:
         return kept
 
     def rewrite(self, history: Iterable[Evaluation]) -> None:
-        """Write the history anew."""
+        """Rewrite the history."""
         write_atomically(self._history, "".join(history_line(evaluation) + "\n" for evaluation in history))
 
     def rounds(self) -> list[int]:

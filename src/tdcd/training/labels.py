@@ -13,7 +13,7 @@ class Labels(Strict):
     """Who has the labels, what they mean, and whether they are handed over."""
 
     silo: str | None = None
-    """Whose labels are handed to the silos that have none, or are kept there."""
+    """Whose labels are shared with the silos that have none, or stay there."""
     sharing: Sharing | None = None
     """"shared": all silos are handed the labels. "exact" and "stale": they stay with the clients of ``silo``, who tell
     the others ∂loss/∂z: "exact" at every local step, with the numbers of "shared"; "stale" once in a round."""
@@ -23,11 +23,11 @@ class Labels(Strict):
     """For tables: all labels that there are, where they are classes. At real sites that keep them, nobody can find
     out."""
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """A defence of labels that are kept: the largest norm of what is told of a sample."""
+    """Defends private labels: the largest norm of a sample's logit gradient."""
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """A defence of labels that are kept: the deviation of the noise added to what is told, in units of ``clip``."""
+    """Defends private labels: the deviation of the noise added to logit gradients, in units of ``clip``."""
     tell_metrics: bool = False
-    """Whether the hubs of other silos are told loss and metrics, when labels are kept."""
+    """Whether the hubs of other silos receive loss and metrics, when labels are private."""
 
     @property
     def private(self) -> bool:
@@ -41,7 +41,7 @@ class Labels(Strict):
 
     @property
     def privatizer(self) -> GradientPrivatizer | None:
-        """What is done to what is told."""
+        """What is done to logit gradients before they leave."""
         return GradientPrivatizer(self.clip, self.noise) if self.clip is not None else None
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class Labels(Strict):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f'{key} goes with sharing = "exact" and "stale"')
         if self.noise and self.clip is None:
-            raise ValueError("noise is told in units of clip: set that, too")
+            raise ValueError("noise is in units of clip: set that, too")
         if self.classes is not None and (len(self.classes) < 2 or len(set(self.classes)) < len(self.classes)):
             raise ValueError("classes: name at least two, each once")
         return self

@@ -24,7 +24,7 @@ GROWTH = 1e6
 
 
 class Observer:
-    """Is told how a training goes. Override what you want to see."""
+    """Follows a training. Override what you want to see."""
 
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
         """Training starts after round ``done``; ``paths`` says how each silo is computed."""
@@ -60,7 +60,7 @@ class Loop:
     networks: Mapping[str, Network]
     observer: Observer
     first: Callable[[], Blocks]
-    """The weights that it starts from, made anew each time: they need not be kept."""
+    """The weights that it starts from, made again each time: they need not be stored."""
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""

@@ -1,7 +1,7 @@
 """Loss and metrics from sums: what clients tell who keep their labels.
 
 Each adds up over its own rows; the sums of all clients make the measures of all rows. For the area under the ROC curve
-they are told the rank of each row's score among all rows: the sum of the positives' ranks is enough. The area under the
+they receive the rank of each row's score among all rows: the sum of the positives' ranks is enough. The area under the
 precision-recall curve is no such sum, and is left out.
 """
 

@@ -70,7 +70,7 @@ def train(
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
         variant: What of its job this is: "federation", or a baseline that it is compared with.
-        observer: Is told of every round and evaluation.
+        observer: Is called after every round and evaluation.
 
     Raises:
         TdcdError: something does not fit, or training diverged; the message says what.
@@ -205,7 +205,7 @@ def _engine(name: EngineName, training: Training, compute: ComputeName, workers:
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
     """Return the function that gives round r its mini-batch: drawn from the seed, or as the user listed them."""
     if given is None:
-        settings.batch_of(len(federation))  # told now, not in the first round, if it is too large
+        settings.batch_of(len(federation))  # too large a batch fails now, not in the first round
         return lambda number: settings.sample_batch(number, len(federation))
     if len(given) < settings.rounds:
         raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")

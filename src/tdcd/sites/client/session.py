@@ -100,7 +100,7 @@ class Session:
         """Do what the hub asks.
 
         Raises:
-            RefusedError: it asks something strange.
+            RefusedError: the request is malformed, or out of order.
             TdcdError: it cannot be done.
         """
         typed: Any = unpack(request, *self._replies)

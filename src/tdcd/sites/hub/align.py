@@ -31,7 +31,7 @@ from tdcd.sites.messages.frames import Stamp
 from tdcd.sites.messages.types import AllIDs, CommonPlaces, Digests, HandedOver, MaskedPoints
 
 Progress = Callable[[int, int], None]
-"""Is told how many points of how many are masked."""
+"""Takes the points that are masked, and how many there are."""
 
 
 def describe_ids(job: TableJob, keys: list[Keys]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ async def align_silos(
         keys: What its clients tell.
         everybody: What all hubs brought.
         peers: The other hubs.
-        progress: Is told how it goes.
+        progress: Follows the masking.
 
     Raises:
         DataError: there are none, or silos contradict each other.

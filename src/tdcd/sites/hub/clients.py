@@ -65,7 +65,7 @@ class Clients:
         """
         link = Link(name, stream, self.job, self.meters)
         if before := self.links.get(name):
-            self.log(f"client '{name}' comes again; its stream of before is given up")
+            self.log(f"client '{name}' connects again; its earlier stream is closed")
             before.close()
             before.replaced.set()
         self.links[name] = link
@@ -129,7 +129,9 @@ class Clients:
                 )
             async with self._news:
                 try:
-                    await asyncio.wait_for(self._news.wait(), min(left, 0.5))  # a busy client becomes free untold
+                    await asyncio.wait_for(
+                        self._news.wait(), min(left, 0.5)
+                    )  # nothing signals that a busy client is free again
                 except TimeoutError:
                     continue
 

@@ -82,9 +82,9 @@ class Evaluator:
         own = await self._own_scores(block, version, stamp)
         if self.label_silo != self.context.silo:
             await peers.send(self.label_silo, own, stamp)
-            told = await peers.receive(self.label_silo, Evaluated, stamp)
-            measures = told.measures or {}
-            return {part: measures.get(part.word, {}) for part in Part}, told.verdict, told.missing
+            reply = await peers.receive(self.label_silo, Evaluated, stamp)
+            measures = reply.measures or {}
+            return {part: measures.get(part.word, {}) for part in Part}, reply.verdict, reply.missing
         every = {name: await peers.receive(name, SiloScores, stamp) for name in peers.peers}
         if not plan.label_only:
             every[self.context.silo] = own

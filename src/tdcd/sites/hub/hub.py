@@ -199,6 +199,6 @@ def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
         text = "; ".join(f"silo '{silo}' has {result or 'none'}" for silo, result in own.items())
         raise DeploymentError(
             f"the hubs' checkpoints have no round in common ({text}): did one lose its run directory? Put it back; or, "
-            "to begin anew, remove the run directories of all hubs"
+            "to restart from round 0, remove the run directories of all hubs"
         )
     return result

@@ -141,7 +141,7 @@ def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Obs
         loop.inputs = _inputs(hub, loop.state.weights)
         loop.begin(_description(job, hub))
         if loop.alone:
-            hub.context.log(f"{ALONE}. It has waited for the others in vain")
+            hub.context.log(f"{ALONE}. The others did not come in time")
         loop.directory.save_rosters({silo: prepared.plan.roster}, [])
         loop.run()
 

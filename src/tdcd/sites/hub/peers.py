@@ -271,7 +271,7 @@ class Peers:
         """Send every other hub a message, and receive one of the same type and moment from each.
 
         Raises:
-            RewoundError: all hubs meet anew.
+            RewoundError: all hubs meet again.
             DeploymentError: a hub was lost for too long.
         """
         await self.send_all(message, stamp)

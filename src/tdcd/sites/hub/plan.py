@@ -42,7 +42,7 @@ class SiloPlan:
     holdings: Mapping[str, Holding]
     """By client."""
     labels: Mapping[Part, Tensor]
-    """None where they are kept: then they stay with the clients of one silo."""
+    """None where they are private: then they stay with the clients of one silo."""
     outputs: int
     """How wide an embedding the labels call for."""
     classes: tuple[str, ...]
@@ -106,7 +106,7 @@ class SiloPlan:
             return result, dict(record["facts"])
         except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"{file}: damaged ({error}); remove it, and it is made anew when all clients are there"
+                f"{file}: damaged ({error}); remove it; it is written again when all clients are there"
             ) from error
 
 
@@ -120,7 +120,7 @@ def check_labels(job: Job) -> None:
     unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
     if unnamed and must_name(job.training.loss, labels.positive):
         raise JobError(
-            "labels.classes: where labels are kept nobody can find out which there are; name all of them, as in "
+            "labels.classes: no site sees all private labels; list all classes, as in "
             'labels = { …, classes = ["low", "high"] }'
         )
 

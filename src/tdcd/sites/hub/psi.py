@@ -37,7 +37,7 @@ Points = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 """Places in a list."""
 Progress = Callable[[int], None]
-"""Is told how many more points are done."""
+"""Takes how many more points are done."""
 
 
 def _no_progress(points: int) -> None:

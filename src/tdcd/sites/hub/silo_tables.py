@@ -106,7 +106,7 @@ class SiloTables:
             try:
                 result = await self._align(keys, everybody)
             except RewoundError:
-                context.log("a hub was started again: the alignment begins anew")
+                context.log("a hub was restarted: aligning again")
                 continue
             context.log(f"{len(result.ids):,} IDs are in all silos, found in {now() - began:.1f} s")
             return result
@@ -169,7 +169,7 @@ class SiloTables:
             raise RefusedError(f"client '{link.name}' sends {len(reply.facts)} columns and names {len(reply.named)}")
         values, ids = dict(zip(reply.named, reply.facts, strict=True)), reply.ids
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
-            raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of a strange shape or type")
+            raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of an unexpected shape or type")
         if own.label in values and private:
             raise RefusedError(f"client '{link.name}' sends labels, which are private")
         if own.label and own.label not in values and not private:

@@ -244,7 +244,7 @@ def _tensor(spec: TensorHeader, data: bytearray) -> Tensor:
     if data:
         return torch.frombuffer(data, dtype=dtype, count=prod(shape)).reshape(shape)
     if max(shape) > np.iinfo(np.int32).max:
-        raise RefusedError("an empty tensor of a strange shape")
+        raise RefusedError("an empty tensor of an impossible shape")
     return torch.empty(shape, dtype=dtype)
 
 

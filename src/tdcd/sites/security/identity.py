@@ -1,4 +1,4 @@
-"""Who is who: the certificates of hubs and clients, made, read and judged.
+"""Who is who: the certificates of hubs and clients: issuing, reading and checking them.
 
 Every silo has a certificate authority (CA) of its own. A certificate names its holder twice: by a URI such as
 ``tdcd://bank/hub`` or ``tdcd://bank/client/north``, which says who it is, and a hub's by ``hub.bank.tdcd``, which is
@@ -84,7 +84,7 @@ class Pair:
 
     @classmethod
     def named(cls, folder: Path, stem: str) -> "Pair":
-        """Return where the pair of somebody lies."""
+        """Return the files of a holder's pair."""
         return cls(folder / f"{stem}.pem", folder / f"{stem}.key")
 
 
@@ -99,7 +99,7 @@ def certify(
         clients: Their names.
         days: How long those of hub and clients are valid.
         ca_days: How long the CA is valid.
-        renew: Make those of hub and clients anew.
+        renew: Issue those of hub and clients again.
 
     Returns:
         The CA, the others by their holders, and the certificates that are new.
@@ -183,7 +183,7 @@ def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certifica
     if certificate.public_key() != key.public_key():
         raise DeploymentError(f"{pair.key}: it is not the key of {pair.certificate}")
     try:
-        result = judged(certificate, {identity.silo: read_certificate(authority)})
+        result = authenticate(certificate, {identity.silo: read_certificate(authority)})
     except DeploymentError as error:
         raise DeploymentError(f"{pair.certificate}: {error}") from error
     if result != identity:
@@ -191,7 +191,7 @@ def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certifica
     return certificate
 
 
-def judged(certificate: x509.Certificate, authorities: Mapping[str, x509.Certificate]) -> Identity:
+def authenticate(certificate: x509.Certificate, authorities: Mapping[str, x509.Certificate]) -> Identity:
     """Say whose certificate this is.
 
     Args:

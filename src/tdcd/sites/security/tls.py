@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography import x509
 
 from tdcd.errors import DeploymentError
-from tdcd.sites.security.identity import Identity, Pair, check_own, host_name, judged, read_certificate
+from tdcd.sites.security.identity import Identity, Pair, authenticate, check_own, host_name, read_certificate
 from tdcd.sites.site_file import ClientTLS, HubTLS
 
 TRUSTED = 10.0
@@ -30,7 +30,7 @@ class Trust:
     authorities: Mapping[str, Path]
     """The CA of every silo that this site talks to."""
     _known: dict[bytes, tuple[float, Identity]] = field(default_factory=dict, repr=False, compare=False)
-    """Certificates that were judged: when, and whose they are."""
+    """Certificates that were checked: when, and whose they are."""
 
     @classmethod
     def of(cls, tls: ClientTLS, own: Identity) -> "Trust":
@@ -67,7 +67,7 @@ class Trust:
         if now - when < TRUSTED:
             return who
         certificate = x509.load_pem_x509_certificate(shown)
-        who = judged(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
+        who = authenticate(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
         if len(self._known) == MOST_KNOWN:
             self._known.clear()
         self._known[shown] = now, who

@@ -206,7 +206,7 @@ async def _alone(frame: Frame) -> AsyncIterator[Frame]:
 def _server_credentials(trust: Trust) -> grpc.ServerCredentials:
     """Return what a hub answers with: everybody must show a certificate of a CA it knows.
 
-    Certificates are read anew when their files change, so that they can be renewed while the hub runs.
+    Certificates are read again when their files change, so that they can be renewed while the hub runs.
     """
     stamp = trust.stamp()
 
