@@ -9,8 +9,9 @@ import pytest
 from tdcd.costs import Costs
 from tdcd.data.features import FEATURES_TAGS
 from tdcd.data.rows import ROWS_TAGS
-from tdcd.experiments.reproduce import EXPERIMENTS
-from tdcd.experiments.sweep import Picture, Selection, Sweep, combinations, parse_sweep
+from tdcd.experiments.paper import EXPERIMENTS
+from tdcd.experiments.sweep_file import Picture, Selection, Sweep, parse_sweep
+from tdcd.experiments.sweep_plan import combinations
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job, SetData, TableData, TableJob, TableSilo
 from tdcd.models.spec import KINDS

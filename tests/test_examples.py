@@ -58,7 +58,7 @@ def test_the_bank_and_the_insurer(tmp_path: Path) -> None:
 
 def test_labels_that_stay_at_the_bank(tmp_path: Path) -> None:
     """The same tables; the insurer is told no label. The sweeps beside it are what they say."""
-    from tdcd.experiments.sweep import load_sweep
+    from tdcd.experiments.sweep_file import load_sweep
 
     shutil.copytree(EXAMPLES / "labels", tmp_path / "labels")
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
     from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
-    from tdcd.experiments.sweep import Sweep, load_sweep
-    from tdcd.experiments.sweeping import SweepObserver, run_sweep
+    from tdcd.experiments.sweep_file import Sweep, load_sweep
+    from tdcd.experiments.sweep_run import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
     from tdcd.jobs.predict import Run, load_run
@@ -57,18 +57,18 @@ _HOMES = {
     "Samples": "tdcd.core.topology",
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
-    "Sweep": "tdcd.experiments.sweep",
-    "SweepObserver": "tdcd.experiments.sweeping",
+    "Sweep": "tdcd.experiments.sweep_file",
+    "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
     "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.jobs.data",
     "load_job": "tdcd.jobs.load",
     "load_run": "tdcd.jobs.predict",
-    "load_sweep": "tdcd.experiments.sweep",
+    "load_sweep": "tdcd.experiments.sweep_file",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
     "run_job": "tdcd.jobs.run",
-    "run_sweep": "tdcd.experiments.sweeping",
+    "run_sweep": "tdcd.experiments.sweep_run",
     "samples": "tdcd.data.federation",
     "times": "tdcd.reports.pricing",
     "traffic_by_round": "tdcd.reports.pricing",

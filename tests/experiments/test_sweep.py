@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples, same
-from tdcd.experiments.reproduce import EXPERIMENTS, experiment
-from tdcd.experiments.sweep import combinations, load_sweep, parse_sweep, runs, trials
-from tdcd.experiments.sweeping import FailedRunsError, SweepObserver, run_sweep
+from tdcd.experiments.paper import EXPERIMENTS, experiment
+from tdcd.experiments.sweep_file import load_sweep, parse_sweep
+from tdcd.experiments.sweep_plan import combinations, runs, trials
+from tdcd.experiments.sweep_run import FailedRunsError, SweepObserver, run_sweep
 from tdcd.jobs.load import embedded_job_text
 from tdcd.jobs.run import run_variant
 from tdcd.runs.records import Outcome

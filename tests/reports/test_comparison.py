@@ -16,11 +16,12 @@ import tdcd
 from support import browser, drawn_in_a_browser, federation_record, silo_record
 from tdcd.core.ledger import Traffic
 from tdcd.costs import Costs
-from tdcd.experiments.sweep import parse_sweep
-from tdcd.experiments.sweeping import run_sweep
+from tdcd.experiments.sweep_file import parse_sweep
+from tdcd.experiments.sweep_run import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.findings import claims, time_to, winners
-from tdcd.reports.study import Line, Measure, Panel, Study, read_study
+from tdcd.reports.lines import Line, Measure
+from tdcd.reports.study import Panel, Study, read_study
 from tdcd.runs.reader import RunRecord, read_run
 from tdcd.runs.records import Evaluation, Outcome
 

@@ -19,9 +19,7 @@ def command(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The directory; default: certs/SILO.")] = None,
     days: Annotated[int, typer.Option("--days", min=1, help="How long those of hub and clients are valid.")] = 365,
     ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="How long the CA is valid.")] = 3650,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Issue them again, all but the CA.")
-    ] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Issue them again, all but the CA.")] = False,
 ) -> None:
     """Make a silo's CA, and the certificates of its hub and clients; what is there already is kept."""
     from rich.table import Table

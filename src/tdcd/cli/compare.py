@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from tdcd.reports.study import Line, Study
+    from tdcd.reports.lines import Line
+    from tdcd.reports.study import Study
 
 WIDE = 110
 """Columns of a terminal that shows everything."""
@@ -123,8 +124,8 @@ def _table(study: "Study", width: int) -> "Table":
 
 
 def _cells(study: "Study", line: "Line", width: int) -> list[str]:
+    from tdcd.reports.lines import LOSS
     from tdcd.reports.pricing import times
-    from tdcd.reports.study import LOSS
     from tdcd.reports.words import about, duration, mean, number, size, time
 
     def cell(values: list[float]) -> str:

@@ -31,7 +31,7 @@ def command(
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment of the paper and draw its figures; started again, it goes on."""
-    from tdcd.experiments.reproduce import EXPERIMENTS, experiment
+    from tdcd.experiments.paper import EXPERIMENTS, experiment
 
     if name is None:
         from rich.table import Table

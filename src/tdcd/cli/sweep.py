@@ -12,7 +12,7 @@ from tdcd.cli.imports import importable
 from tdcd.errors import TdcdError
 
 if TYPE_CHECKING:
-    from tdcd.experiments.sweep import Sweep
+    from tdcd.experiments.sweep_file import Sweep
 
 EXAMPLES = """Examples:
 
@@ -49,7 +49,7 @@ def command(
     quiet: Quiet = False,
 ) -> None:
     """Run every combination of a grid, each with every seed, and write a report; started again, it goes on."""
-    from tdcd.experiments.sweep import load_sweep
+    from tdcd.experiments.sweep_file import load_sweep
     from tdcd.strict import parse_setting
 
     result = load_sweep(sweep)
@@ -72,7 +72,7 @@ def run(
 ) -> None:
     """Run a sweep, or list it."""
     from tdcd.cli.sweepdisplay import display
-    from tdcd.experiments.sweeping import FailedRunsError, run_sweep
+    from tdcd.experiments.sweep_run import FailedRunsError, run_sweep
     from tdcd.reports.comparison import write_study
     from tdcd.reports.study import read_study
 
@@ -102,7 +102,7 @@ def run(
 
 
 def _list(sweep: "Sweep", where: str, overrides: dict[str, Any]) -> None:
-    from tdcd.experiments.sweep import combinations, runs, trials
+    from tdcd.experiments.sweep_plan import combinations, runs, trials
 
     result = combinations(sweep, where, overrides, None)
     tried = {trial.name for combination in result for trial in trials(sweep, combination).values()}

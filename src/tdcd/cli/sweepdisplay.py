@@ -14,7 +14,7 @@ from rich.table import Column
 from tdcd.cli.compare import comparison
 from tdcd.cli.screen import Screen
 from tdcd.cli.terminal import terminal
-from tdcd.experiments.sweeping import SweepObserver
+from tdcd.experiments.sweep_run import SweepObserver
 from tdcd.reports.study import Study
 from tdcd.runs.records import Outcome
 

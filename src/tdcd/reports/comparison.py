@@ -15,9 +15,10 @@ from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.findings import claims, describe_win, time_to, winners
+from tdcd.reports.lines import LOSS, Line, Measure
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
-from tdcd.reports.study import LOSS, Line, Measure, Panel, Study
+from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
 from tdcd.runs.reader import RunRecord
 from tdcd.runs.records import Evaluation

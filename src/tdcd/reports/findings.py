@@ -10,7 +10,8 @@ import numpy as np
 
 from tdcd.costs import Costs
 from tdcd.files import flat
-from tdcd.reports.study import LOSS, Line, Measure, Panel, Study, setting
+from tdcd.reports.lines import LOSS, Line, Measure, setting
+from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import mean, spread
 
 Verdict = Literal["yes", "partly", "unclear", "no"]

@@ -19,8 +19,9 @@ from filelock import FileLock, Timeout
 
 from tdcd.compute import cores
 from tdcd.errors import RunError
-from tdcd.experiments.processes import Processes, processes
-from tdcd.experiments.sweep import Combination, Sweep, SweepRun, combinations, data_key, runs, trials
+from tdcd.experiments.pool import Processes, processes
+from tdcd.experiments.sweep_file import Sweep
+from tdcd.experiments.sweep_plan import Combination, SweepRun, combinations, data_key, runs, trials
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.runs.jobs import differences, has_more_rounds, stored_job
 from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run

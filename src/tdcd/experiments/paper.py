@@ -4,7 +4,7 @@ from importlib.resources import files
 from typing import Literal, get_args
 
 from tdcd.errors import JobError, nearest
-from tdcd.experiments.sweep import Sweep, parse_sweep
+from tdcd.experiments.sweep_file import Sweep, parse_sweep
 
 Scale = Literal["paper", "small"]
 
