@@ -58,11 +58,6 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
 def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield ``("training.rate", 0.1)`` for every setting in nested tables."""
     for key, value in table.items():

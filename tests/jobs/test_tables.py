@@ -370,9 +370,9 @@ def test_several_classes_and_regression(tables: Path) -> None:
         (lambda t: t["silos"]["bank"].update(file="x.csv"), "silos.bank: name a file for each client"),
         (lambda t: t["silos"]["bank"].update(clients={"a": 3}), "silos.bank.clients: names a file for each client"),
         (lambda t: t["silos"]["bank"].update(clients={}), "silos.bank.clients: names a file for each client"),
-        (lambda t: t["silos"]["bank"].update(clients="x.csv"), 'clients = "x.csv": no file is called so'),
-        (lambda t: t["silos"]["bank"].update(clients=""), 'clients = "": no file is called so'),
-        (lambda t: t["silos"]["bank"].update(clients="."), 'clients = ".": no file is called so'),
+        (lambda t: t["silos"]["bank"].update(clients="x.csv"), 'clients = "x.csv": no matching file'),
+        (lambda t: t["silos"]["bank"].update(clients=""), 'clients = "": no matching file'),
+        (lambda t: t["silos"]["bank"].update(clients="."), 'clients = ".": no matching file'),
         (lambda t: t["silos"]["bank"]["clients"].update(south="~nosuchuser/x.csv"), "is not a path"),
         (lambda t: t["silos"]["bank"].update(clients=1.5), "clients: is a number of clients, a list of names"),
         (lambda t: t["silos"]["bank"].update(label="defoult"), "no column 'defoult' .silos.bank.label.; did you mean"),
@@ -403,7 +403,7 @@ def test_clients_by_a_pattern(tables: Path) -> None:
         (tables / f"{client}.csv").rename(tables / "bank" / f"{client}.csv")
     job = written(tables, lambda table: table["silos"]["bank"].update(clients="bank/*.csv"))
     assert job.silos["bank"].clients == {client: str(tables / "bank" / f"{client}.csv") for client in sorted(BANK)}
-    with pytest.raises(JobError, match=r'clients = "bank/\*.parquet": no file is called so in'):
+    with pytest.raises(JobError, match=r'clients = "bank/\*.parquet": no matching file in'):
         written(tables, lambda table: table["silos"]["bank"].update(clients="bank/*.parquet"))
     shutil.copy(tables / "bank" / "sea.csv", tables / "bank" / "sea.parquet")
     with pytest.raises(JobError, match="two files name the same client"):
@@ -433,3 +433,16 @@ def test_paths_are_told_from_the_job_file(tables: Path, monkeypatch: pytest.Monk
     assert changed.silos["bank"].clients["south"] == str(elsewhere / "other.csv")
     with pytest.raises(JobError, match="those of silo 'bank' have files"):
         tdcd.load_job(tables / "job.toml", clients=3)
+
+
+def test_a_category_without_a_value_at_one_client(tables: Path) -> None:
+    """Nobody can tell there whether the column holds numbers or texts; at other clients it holds texts."""
+    for client, colour in zip(BANK, ["", *["red"] * len(BANK)], strict=False):
+        file = tables / f"{client}.csv"
+        pl.read_csv(file).with_columns(colour=pl.lit(colour or None, dtype=pl.String)).write_csv(file)
+    data = tdcd.load_data(written(tables))
+    names = data.federation.preparations["bank"].outputs
+    rows = data.federation.samples.features["bank"]
+    red, missing = rows[:, names.index("colour = red")], rows[:, names.index("colour missing")]
+    assert torch.equal(red, 1 - missing)
+    assert 0 < red.sum() < len(red)

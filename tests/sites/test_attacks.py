@@ -79,7 +79,7 @@ def test_sums_that_do_not_fit_do_not_end_a_client(tmp_path: Path, model: dict[st
         logs = "\n".join(file.read_text() for file in tmp_path.rglob("*.log"))
         assert code == 0, logs
         assert federation.processes[hurt].returncode == 0, logs
-        assert federation.sites[hurt].log.read_text().count("cannot answer 'descend'") == 7, logs
+        assert federation.sites[hurt].log.read_text().count("cannot do 'descend'") == 7, logs
         history = read_history(federation.runs[hub.silo])
         assert history[-1].round == 12
         assert history[-1].train["loss"] < history[0].train["loss"]

@@ -29,7 +29,7 @@ SETTINGS = {
     "deployment.hub_deadline": 120,
 }
 CLIENT_STAGES = ("embed", "descend", "score")
-HUB_STAGES = ("ask embed", "send embeddings", "ask descend", "send end", "ask score", "save")
+HUB_STAGES = ("ask embed", "send silo embeddings", "ask descend", "send end", "ask score", "save")
 
 
 Event = tuple[Identity, str, signal.Signals]

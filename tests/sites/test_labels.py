@@ -36,6 +36,7 @@ from tdcd.sites.hub.plan import check_labels
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages import frames as messages
 from tdcd.sites.messages.frames import Frame, Message
+from tdcd.sites.participants import read_set
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.transport.grpc import to_wire
 from tdcd.training.setup import starting_blocks
@@ -545,3 +546,45 @@ def test_tables_with_three_silos_as_in_the_simulation(tmp_path: Path) -> None:
             return result
 
         same(run_virtually(run()), expected.blocks, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "tallies",
+    [
+        {},
+        {"train": {}},
+        {"train": {"rows": [0.0], "loss": [0.0]}},
+        {"nothing": {"rows": [1.0]}},
+        {"train": {"rows": [1e9], "loss": [0.0], "both": [0, 0], "truth": [0, 0], "said": [0, 0], "ranks": [0]}},
+    ],
+)
+def test_sums_that_cannot_be_leave_their_client_out(
+    tallies: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tdcd.sites.client.session import Session
+    from tdcd.sites.messages.types import Judge, Tallies
+
+    wanted = patient(keeping(job(2, 2), "stale"))
+    federation, judge = Federation(wanted, tmp_path), Session._judge
+
+    def spoilt(session: Session, request: Judge) -> Tallies:
+        good = judge(session, request)
+        if session.identity.client != "silo-1-1":
+            return good
+        return Tallies(tallies or {part: {**sums, "more": [1.0]} for part, sums in good.tallies.items()})
+
+    monkeypatch.setattr(Session, "_judge", spoilt)
+
+    async def run() -> Any:
+        federation.add_everybody()
+        hubs = federation.hubs
+        await asyncio.gather(*(hub.setup.prepare(read_set(wanted)) for hub in hubs.values()))
+        await asyncio.gather(*(hub.agree([]) for hub in hubs.values()))
+        states = {silo: hub.setup.first_state() for silo, hub in hubs.items()}
+        result = await asyncio.gather(*(hub.evaluate(states[silo], lambda _: "worse") for silo, hub in hubs.items()))
+        await federation.stop()
+        return result
+
+    measured = run_virtually(run())
+    assert measured[0][0][Part.TEST]["accuracy"] <= 1
+    assert any("client 'silo-1-1' is left out: a tally of" in line for line in federation.log)

@@ -153,7 +153,7 @@ def tensor(dtype: str, *shape: int) -> TensorHeader:
         ),
         ([header(tensors=[tensor("float32", 1 << 40)])], "larger than the"),
         ([header(tensors=[tensor("float32", 1 << 63, 1 << 63)])], "larger than the"),
-        ([header(tensors=[tensor("float32", 1 << 63, 0)])], "strange shape"),
+        ([header(tensors=[tensor("float32", 1 << 63, 0)])], "impossible shape"),
         ([header(tensors=[tensor("object", 1)])], "unknown type: 'object'"),
         ([header(tensors=[tensor("int8", *[1] * 17)])], "17 dimensions"),
         ([header(tensors=[tensor("int8", 0)] * 2)], "same name"),
@@ -277,3 +277,9 @@ def test_every_kind_stands_for_one_type() -> None:
     with pytest.raises(ValueError, match="two types of messages of the kind 'embed'"):
         message("embed")(type("Other", (), {}))
     assert len(set(KINDS.values())) == len(KINDS)
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 31, 1 << 31), (1 << 62, 0, 4)])
+def test_empty_tensors_of_impossible_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RefusedError, match="impossible shape"):
+        Assembler(MOST).feed(header(tensors=[tensor("float32", *shape)]))

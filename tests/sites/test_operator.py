@@ -72,7 +72,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
         taken.listen()
         federation = Federation(job(), tmp_path)
         hub = federation.add_hub("silo-1")
-        with pytest.raises(DeploymentError, match="metrics: cannot answer on"):
+        with pytest.raises(DeploymentError, match="metrics: cannot listen on"):
             serve(hub.status, f"127.0.0.1:{taken.getsockname()[1]}")
 
 
@@ -138,7 +138,7 @@ def test_hubs_and_clients_that_cannot_start_say_why(tmp_path: Path, capfd: pytes
             "its site file names no certificates ([tls] ca, certificate, key); make them with: tdcd certs",
         ),
         ([*hub, "bnk", "--insecure"], "the job has no silo 'bnk'; did you mean 'bank'?"),
-        ([*hub, "bank", "--insecure"], "site file: peers: nothing is said of silo hospital"),
+        ([*hub, "bank", "--insecure"], "site file: peers: no entry for silo hospital"),
         ([*client, "part-9", "--insecure"], "silo 'bank' has no client 'part-9'"),
         ([*client, "part-0", "--insecure"], "--insecure: 10.0.0.1:1 is not on this machine"),
         (["status", tmp_path / "hub.toml"], "it names no certificates"),

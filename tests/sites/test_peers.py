@@ -182,7 +182,7 @@ def test_what_is_stale_replayed_or_strange_does_no_harm() -> None:
         assert not a._inbox
         with pytest.raises(RefusedError, match="another job"):
             await a.delivered("b", stream(good.stamped(Stamp("f00", 1, 2, 0))))
-        with pytest.raises(RefusedError, match="half a message"):
+        with pytest.raises(RefusedError, match="an incomplete message"):
             await a.delivered("b", _cut(good))
         with pytest.raises(RefusedError, match="more than one"):
             await a.delivered("b", stream(good, good))

@@ -291,7 +291,7 @@ def test_only_hubs_that_the_job_names_may_bring_messages(world: World) -> None:
 
     assert "is a client; only hubs may bring messages" in asyncio.run(run(NORTH, "insurer"))
     assert "the message says silo 'bank'" in asyncio.run(run(Identity("insurer"), "bank"))
-    assert "half a message" in asyncio.run(run(Identity("insurer"), "insurer"))
+    assert "an incomplete message" in asyncio.run(run(Identity("insurer"), "insurer"))
     assert "is not a hub that the job names: insurer" in asyncio.run(run(Identity("bank"), "bank"))
     assert len(hub.log) == 4
 

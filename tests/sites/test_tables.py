@@ -1,5 +1,6 @@
 """Tables at their clients' sites: aligned in private, prepared without moving a row."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sites.memory import Federation, run_virtually
 from sites.tables import SILOS, write_tables
 from sites.test_rounds import same
 from tdcd.core.network import Blocks
+from tdcd.data.holdout import Part
 from tdcd.data.tables.alignment import Alignment
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.jobs.load import load_job
@@ -195,3 +197,84 @@ def test_when_no_client_can_do_its_part_it_stops(tmp_path: Path) -> None:
 
     with pytest.raises(DeploymentError, match="silo 'bank': no client can do its part; client 'part-.': out of memory"):
         run_virtually(go())
+
+
+def test_a_plan_of_another_job_is_not_taken_up(tmp_path: Path) -> None:
+    """What is held out, and what is a feature, may have changed in the job since the hub was last started."""
+    write_tables(tmp_path)
+    run(Federation(with_settings(tmp_path, data__test_fraction=0.3), tmp_path / "runs"))
+    changed = with_settings(tmp_path, data__test_fraction=0.5, data__seed=7)
+    federation = Federation(changed, tmp_path / "runs")
+    run(federation)
+    expected = training_samples(changed)
+    assert {hub.prepared.plan.counts[Part.TRAIN] for hub in federation.hubs.values()} == {expected}
+
+
+def training_samples(job: Job) -> int:
+    from tdcd.jobs.data import load_data
+
+    return len(load_data(job).federation)
+
+
+def test_hubs_that_hold_out_other_samples_do_not_train_together(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    federation = Federation(with_settings(tmp_path), tmp_path / "runs", hub_deadline=5.0)
+
+    async def go() -> None:
+        federation.add_everybody()
+        hubs = federation.hubs
+        try:
+            await asyncio.gather(*(hub.setup.prepare(None) for hub in hubs.values()))
+            plan = hubs["bank"].prepared.plan
+            object.__setattr__(plan, "parts", np.roll(plan.parts, 1))
+            await asyncio.gather(*(hub.agree([]) for hub in hubs.values()))
+        finally:
+            await federation.stop()
+
+    with pytest.raises(DeploymentError, match="or what is held out are not the same here and at the hub of silo"):
+        run_virtually(go())
+
+
+def test_clients_that_are_still_ready_help_to_align_again(tmp_path: Path) -> None:
+    """A restarted hub does not know the IDs of clients that need not begin again."""
+    job = write_tables(tmp_path)
+    federation = Federation(job, tmp_path / "runs", hub_deadline=20.0)
+
+    async def go() -> None:
+        await federation.start()
+        names = federation.names()
+        for silo in names:
+            for client in names[silo]:
+                federation._tasks[Identity(silo, client)].cancel()
+        (tmp_path / "runs" / "insurer" / "alignment.parquet").unlink()
+        for silo in names:
+            federation.add_hub(silo)
+        for silo, clients in names.items():
+            for client in clients:
+                federation.add_client(Identity(silo, client), again=True)
+
+        async def bring(silo: str) -> None:
+            await federation.hubs[silo].setup.prepare(None)
+            await federation.hubs[silo].agree([])
+
+        await asyncio.gather(*map(bring, names))
+        await federation.rounds(1)
+        await federation.stop()
+
+    run_virtually(go())
+
+
+def test_a_client_without_a_common_id_takes_no_part(tmp_path: Path) -> None:
+    job = write_tables(tmp_path)
+    file = tmp_path / "hospital-1.csv"
+    table = pl.read_csv(file)
+    table.with_columns(person=pl.col("person") + "x").write_csv(file)
+    federation = Federation(job, tmp_path / "runs")
+    result = run(federation, rounds=2)
+    assert federation.hubs["hospital"].prepared.plan.idle == ("part-1",)
+    same(result, run_two_rounds(job), 1e-6)
+
+
+def run_two_rounds(job: Job) -> Blocks:
+    settings = job.training.model_copy(update={"rounds": 2})
+    return run_job(job.model_copy(update={"training": settings})).federation.blocks

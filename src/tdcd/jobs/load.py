@@ -111,7 +111,7 @@ def _matching(beside: Path, pattern: str) -> dict[str, str]:
     folder, name = _absolute(beside, pattern).parent, Path(pattern).name
     result = sorted(path for path in folder.glob(name) if path.is_file()) if name and folder.is_dir() else []
     if not result:
-        raise JobError(f'clients = "{pattern}": no file is called so in {folder.resolve()}')
+        raise JobError(f'clients = "{pattern}": no matching file in {folder.resolve()}')
     stems = [path.stem for path in result]
     if len(set(stems)) < len(stems):
         raise JobError(f'clients = "{pattern}": two files name the same client; name clients and files one by one')

@@ -33,7 +33,6 @@ BEST = "best.safetensors"
 BLOCKS = "blocks"
 PREPARATION = "preparation"
 RESULT = "result.json"
-REPORT = "report.html"
 LOCK = ".lock"
 SWEEP = "sweep.json"
 

@@ -64,7 +64,7 @@ class Selected:
 
 
 class RunDirectory:
-    """The files of one run, open to be written. ``opened`` opens one."""
+    """The files of one run, open to be written. ``open`` opens one."""
 
     def __init__(self, path: Path, job: Mapping[str, Any], *, keep_previous: bool = False) -> None:
         self.path = path

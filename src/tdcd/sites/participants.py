@@ -71,7 +71,7 @@ def check_peers(site: HubSite, others: list[str], *, insecure: bool) -> None:
             continue
         missing = sorted(set(others) - set(known))
         if missing:
-            raise DeploymentError(f"site file: {what}: nothing is said of silo {join_names(missing)}")
+            raise DeploymentError(f"site file: {what}: no entry for silo {join_names(missing)}")
         for name in known:
             if name not in others:
                 raise DeploymentError(f"site file: {what}: '{name}' is no other silo of the job{nearest(name, others)}")

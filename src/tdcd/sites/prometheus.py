@@ -62,4 +62,4 @@ def serve(snapshot: Callable[[], HubStatus], address: str | None) -> None:
     try:
         start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except OSError as error:
-        raise DeploymentError(f"metrics: cannot answer on {address}: {error.strerror}") from error
+        raise DeploymentError(f"metrics: cannot listen on {address}: {error.strerror}") from error

@@ -58,7 +58,7 @@ class SharedJob:
         """Check that somebody else speaks the same protocol and has the same job.
 
         Raises:
-            DeploymentError: not so; the message tells the difference.
+            DeploymentError: they differ; the message lists how.
         """
         if protocol != PROTOCOL:
             raise DeploymentError(
@@ -70,5 +70,12 @@ class SharedJob:
         try:
             text = differences(json.loads(job), self.table)
         except (ValueError, AttributeError, RecursionError) as error:
-            raise DeploymentError(f"{who} has no job that can be read") from error
+            raise DeploymentError(f"{who} sent an unreadable job") from error
         raise DeploymentError(f"{who} ('there') has another job than this hub ('here'):\n  " + "\n  ".join(text))
+
+
+def data_fingerprint(job: Job) -> str:
+    """Return a digest of what decides who holds what, and how tables become numbers."""
+    table = SharedJob.of(job).table
+    kept = {key: table.get(key) for key in ("data", "silos", "labels")} | {"loss": table["training"]["loss"]}
+    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -56,6 +56,15 @@ def tally(objective: Objective, scores: Tensor, labels: Tensor, ranked: Tensor) 
     return {name: values.double().tolist() for name, values in sums.items()}
 
 
+def tally_lengths(objective: Objective, width: int) -> dict[str, int]:
+    """Return the names of all sums for a loss, and how many numbers each has."""
+    if isinstance(objective, SquaredError):
+        return {"rows": 1, "loss": 1, "error": width, "mean": width, "spread": width}
+    classes = width if isinstance(objective, CrossEntropy) else 2
+    sums = {"rows": 1, "loss": 1, "both": classes, "truth": classes, "said": classes, "ranks": width}
+    return sums | ({"top5": 1} if classes > 5 else {})
+
+
 def added(tallies: Iterable[Tally]) -> Tally:
     """Add tallies up; means and squared deviations from them are joined so that nothing is lost by rounding."""
     return reduce(_two, tallies)

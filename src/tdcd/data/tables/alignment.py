@@ -171,7 +171,9 @@ class Alignment:
         Raises:
             DataError: it does not.
         """
-        then, now = self.shares[key.table.silo][key.table.client], self.share(key)
+        then, now = self.shares[key.table.silo].get(key.table.client), self.share(key)
+        if then is None:
+            raise DataError(f"{key.table}: it did not exist when {where} was made; align again")
         if now.fingerprint != then.fingerprint:
             raise DataError(
                 f"{key.table}: it does not hold the IDs that it held when {where} was made: "

@@ -70,7 +70,9 @@ class ClientTable:
         size = 0
         for batch in self._read(columns):
             own = places[batch.rows - 1]
-            survey.look(batch, (own >= 0) & (parts[own] == Part.TRAIN))
+            training = own >= 0
+            training[training] = parts[own[training]] == Part.TRAIN
+            survey.look(batch, training)
             kept = batch.parsed_at(np.flatnonzero(own >= 0)) if size < self.keep else None
             size += kept.nbytes if kept else 0
             if kept and size <= self.keep:
@@ -143,7 +145,7 @@ def encode_rows(
 
 def for_each(action: Callable[[ClientTable], T], clients: Sequence[ClientTable]) -> Iterator[T]:
     """Do something for every client, on all cores; yield the results in their order."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(action, clients)
 
 

@@ -138,7 +138,10 @@ def _whole(written: pl.Series, values: pl.Series) -> Array | None:
 def texts_of(batch: Batch, column: str) -> pl.Series:
     """Return a column as texts, null where there is no value; codes of categories in one way of writing."""
     if column not in batch.texts:
-        batch.texts[column] = _parse_texts(batch, column)
+        surveyed = column not in batch.frame.columns  # and found without any value, or its texts would be here
+        batch.texts[column] = (
+            pl.Series(column, [None] * len(batch), dtype=pl.String) if surveyed else _parse_texts(batch, column)
+        )
     return batch.texts[column]
 
 
@@ -179,7 +182,7 @@ def codes(series: pl.Series, table: Table, *, names: bool = False) -> pl.Series:
 def mixed(table: TableHead, column: str, cells: str) -> DataError:
     """Return the error about texts among numbers, or numbers among texts."""
     return DataError(
-        f"{table}: column '{column}' holds numbers and texts: {cells}. Mend the file; or, if the text means 'no "
+        f"{table}: column '{column}' holds numbers and texts: {cells}. Fix the file; or, if the text means 'no "
         f"value', list it in silos.{table.silo}.missing; or, if these are categories, list the column in "
         f"silos.{table.silo}.categories"
     )

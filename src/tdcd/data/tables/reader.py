@@ -47,6 +47,8 @@ class Numbers(NamedTuple):
             return self.values - shift
         base = int(shift)
         known = ~np.isnan(self.values)
+        if not known.any():
+            return self.values.copy()
         most, least = int(self.whole[known].max()), int(self.whole[known].min())
         if max(most - base, base - least) >= 2**63:
             return self.values - shift

@@ -34,5 +34,5 @@ class TableSettings(Strict):
     @model_validator(mode="after")
     def _different(self) -> "TableSettings":
         if self.thousands == self.decimal:
-            raise ValueError("thousands and decimal are the same; numbers cannot be read so")
+            raise ValueError("thousands and decimal are the same; numbers would be ambiguous")
         return self

@@ -19,7 +19,7 @@ from tdcd.training.tally import tally
 
 
 def secret_noise(like: Tensor) -> Tensor:
-    """Draw standard normal numbers from the system's source of secrets: who knew a seed could take the noise away."""
+    """Draw standard normal numbers from the system's source of secrets: a seed would let others subtract the noise."""
     drawn = np.frombuffer(secrets.token_bytes(8 * like.numel()), dtype=np.uint64) >> np.uint64(11)
     uniform = torch.from_numpy((drawn.astype(np.float64) + 0.5) / 2.0**53)
     normal: Tensor = torch.special.ndtri(uniform)

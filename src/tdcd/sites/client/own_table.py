@@ -53,12 +53,14 @@ class OwnTable:
         self._job, self._identity, self._site, self._log = job, identity, site, log
         self._keyed: Keyed | None = None
         self._placed: Placed | None = None
+        self.digest = ""
+        """Of the IDs, and of what is sent with them."""
 
     def check(self, *, labels: bool) -> None:
         """See that the table is there, and has the columns that it must have; and its ``labels``, if they are private.
 
         Raises:
-            DataError: it is not, or has not.
+            DataError: the table or a required column is missing, or labels do not fit.
         """
         table = self._table()
         for column, key in ((table.settings.id, "id"), (table.settings.label, "label")):
@@ -94,7 +96,9 @@ class OwnTable:
         opened = ClientTable(table)
         keys = opened.read_keys(wanted)
         whole = digest(keys.ids) + "".join(digest(keys.facts[column]) for column in shown)
-        self._keyed, self._placed = Keyed(opened, keys), None
+        self._keyed = Keyed(opened, keys)
+        if whole != self.digest:
+            self._placed, self.digest = None, whole
         same = request.known == whole
         return ClientKeys(
             digest=whole,

@@ -9,7 +9,7 @@ from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.peers import LARGEST
 from tdcd.sites.messages.codec import kind_of, pack, unpack
-from tdcd.sites.messages.frames import PROTOCOL, Assembler, frames
+from tdcd.sites.messages.frames import PROTOCOL, Assembler, RefusedError, frames
 from tdcd.sites.messages.types import Failed, Farewell, Join
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import (
@@ -53,9 +53,11 @@ class ClientProcess:
                 raise DeploymentError(f"the hub at {address} refuses this client: {error}") from error
             except UnreachableError:
                 pass
+            except RefusedError as error:
+                self.log(f"the hub sends what this client does not understand: {error}")
             if self._heard:
                 wait, alone, warned = FIRST_WAIT, now(), False
-                self.log("the hub is gone; trying to reach it again")
+                self.log("lost the connection to the hub; reconnecting")
             elif not warned:
                 warned = True
                 self.log(f"waiting for the hub at {address}: {await self.hub.explain()}")
@@ -75,7 +77,7 @@ class ClientProcess:
         while (frame := await stream.receive()) is not None:
             if not self._heard:
                 self._heard = True
-                self.log("the hub answers")
+                self.log("connected to the hub")
             request = assembler.feed(frame)
             if request is None:
                 continue

@@ -28,7 +28,7 @@ from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
-from tdcd.errors import DataError
+from tdcd.errors import DataError, TdcdError
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.label_holder import LabelHolder
@@ -106,7 +106,9 @@ class Session:
         typed: Any = unpack(request, *self._replies)
         try:
             return self._replies[type(typed)](typed) if not _of_round(typed) else self._in_round(typed, request)
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+        except TdcdError:
+            raise
+        except Exception as error:  # whatever a hub sends, the client goes on
             raise RefusedError(f"'{request.kind}' cannot be done: {type(error).__name__}: {error}") from error
 
     def _in_round(self, typed: Any, request: Message) -> object:
@@ -131,7 +133,7 @@ class Session:
         Labels that are private are looked at, too: nobody else can tell that they are wrong.
 
         Raises:
-            DataError: it is not, or has not.
+            DataError: the table or a required column is missing, or labels do not fit.
         """
         if self._table:
             self._table.check(labels=self._holds_labels)
@@ -164,12 +166,16 @@ class Session:
 
     def _own_table(self) -> "OwnTable":
         if self._table is None:
-            raise RefusedError("the hub asks for a table, and this job has none")
+            raise RefusedError("the hub asks for a table, but this job has none")
         return self._table
 
     def _send_keys(self, request: types.RequestKeys) -> types.ClientKeys:
-        self._ready = None
-        return self._own_table().send_keys(request)
+        table = self._own_table()
+        before = table.digest
+        reply = table.send_keys(request)
+        if reply.digest != before:
+            self._ready = None
+        return reply
 
     def _survey(self, request: types.RequestSurvey) -> types.SurveyReply:
         return self._own_table().survey(request)
@@ -309,7 +315,7 @@ class Session:
 
     def _labels(self) -> LabelHolder:
         if self._ready is None or self._ready.label_holder is None:
-            raise RefusedError("the hub requests logit gradients, and this client has no labels")
+            raise RefusedError("the hub asks for what depends on labels, but this client has none")
         return self._ready.label_holder
 
     def _rows_of_width(self, rows: Tensor) -> Tensor:
@@ -347,9 +353,7 @@ class Session:
 
     def _judge(self, request: types.Judge) -> types.Tallies:
         """Add up how good the model is on its rows."""
-        if self._ready is None or self._ready.label_holder is None:
-            raise RefusedError("the hub asks how good the model is, and here are no labels")
-        return self._ready.label_holder.judge(request)
+        return self._labels().judge(request)
 
     @property
     def _device(self) -> torch.device:

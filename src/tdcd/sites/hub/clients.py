@@ -14,7 +14,7 @@ from tdcd.sites.transport.base import Stream
 
 T = TypeVar("T")
 FAILURES = 3
-"""Times in a row that nobody can do what is asked, before the hub gives up."""
+"""Consecutive requests that every client fails before the hub gives up."""
 LARGE = 1 << 23
 """Bytes of replies that are taken one at a time."""
 
@@ -69,7 +69,7 @@ class Clients:
             before.close()
             before.replaced.set()
         self.links[name] = link
-        self.log(f"client '{name}' has come")
+        self.log(f"client '{name}' connected")
         listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
         replaced = asyncio.ensure_future(link.replaced.wait())
         try:
@@ -88,7 +88,7 @@ class Clients:
             self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
             if self.links.get(name) is link:
                 del self.links[name]
-                self.log(f"client '{name}' has gone")
+                self.log(f"client '{name}' disconnected")
             await self._tell()
 
     async def _welcomed(self, link: Link) -> None:
@@ -181,7 +181,7 @@ class Clients:
                 requests[name].check(reply)
                 replies[name] = reply
             except GoneError:
-                lost[name] = "it has gone"
+                lost[name] = "it disconnected"
             except RefusedError as error:
                 failed[name] = lost[name] = str(error)
         for name, why in lost.items():

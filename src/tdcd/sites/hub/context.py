@@ -70,6 +70,6 @@ class News:
         except TimeoutError as error:
             absent = sorted(set(clients.names) - set(clients.links))
             raise DeploymentError(
-                f"silo '{context.silo}': after {seconds:g} seconds not all clients have come to {what}; absent: "
-                f"{', '.join(absent) or 'none, but some have not replied'}. All of them are needed to begin"
+                f"silo '{context.silo}': after {seconds:g} seconds not all clients did {what}; not connected: "
+                f"{', '.join(absent) or 'none; some did not reply'}. All of them are needed to begin"
             ) from error

@@ -71,9 +71,10 @@ class SiteClients:
         self._state = state
         weights = tuple(state.weights.values())
         messages = {name: Embed(self._version, weights, self._without(name)) for name in self._rows}
+        asked = {name: self._clients.links.get(name) for name in self._rows}
         embeddings = await self._embeddings(messages)
-        for name in self._rows:
-            if link := self._clients.links.get(name):
+        for link in asked.values():  # a client that has come again since does not have them
+            if link:
                 link.version = self._version
         return embeddings
 

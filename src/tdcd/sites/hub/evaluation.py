@@ -27,7 +27,7 @@ from tdcd.sites.messages.frames import RefusedError, Stamp
 from tdcd.sites.messages.types import Evaluated, Score, Scores, SiloScores, Tallies
 from tdcd.sites.messages.types import Judge as JudgeRequest
 from tdcd.training.metrics import measure
-from tdcd.training.tally import Tally, added, measured, ranks
+from tdcd.training.tally import Tally, added, measured, ranks, tally_lengths
 
 Outcome = tuple[Measures, Verdict, tuple[str, ...]]
 """Measures, the verdict, and the parts that nothing could be measured on."""
@@ -120,7 +120,7 @@ class Evaluator:
         replies, missing = await clients.ask(requests, stamp)
         for name in missing:
             if link := clients.links.get(name):
-                link.version = -1  # nobody knows whether it has them
+                link.version = -1  # it may or may not have received them
         parts, rows, present = list(plan.counts), [], []
         found = {name: dict(zip(reply.parts, reply.rows, strict=True)) for name, reply in replies.items()}
         for part in parts:
@@ -162,6 +162,16 @@ class Evaluator:
         if there < every:
             self.context.log(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
 
+    def _check_tallies(self, name: str, reply: Tallies) -> None:
+        """Check that sums could be those of a client's rows."""
+        held = {part.word: len(numbers) for part, numbers in self.prepared.plan.holdings[name].items()}
+        lengths = tally_lengths(self.prepared.settings.objective, self.prepared.model.width)
+        for part, sums in reply.tallies.items():
+            if {key: len(values) for key, values in sums.items()} != lengths or part not in held:
+                raise RefusedError(f"a tally of {part[:20]} samples that does not fit the loss")
+            if not 0 < sums["rows"][0] <= held[part]:
+                raise RefusedError(f"a tally of {sums['rows'][0]:g} of {held[part]} {part} samples")
+
     async def _measure_at_clients(
         self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp
     ) -> dict[Part, dict[str, float]]:
@@ -189,7 +199,9 @@ class Evaluator:
                     mine = numbers[there[numbers]]
                     own[name].append((part.word, z[mine], ranked[mine], there[numbers].to(torch.uint8)))
             requests = {
-                name: Request(JudgeRequest(*map(tuple, zip(*parts, strict=True))), Tallies, 0, _check_tallies)
+                name: Request(
+                    JudgeRequest(*map(tuple, zip(*parts, strict=True))), Tallies, 0, partial(self._check_tallies, name)
+                )
                 for name, parts in own.items()
                 if parts
             }
@@ -200,14 +212,16 @@ class Evaluator:
             for part in scores:
                 tallies: list[Tally] = [r.tallies[part.word] for r in replies.values() if part.word in r.tallies]
                 if tallies and part not in result:
-                    try:
-                        total = added(tallies)
-                    except (KeyError, ValueError) as error:
-                        raise RefusedError("clients send sums of different measures") from error
+                    total = added(tallies)
                     result[part] = measured(objective, total)
                     self._log_absent(part, int(total["rows"][0]))
             return result
         return {}
+
+
+def _judge_request(parts: list[tuple[str, Tensor, Tensor, Tensor]]) -> JudgeRequest:
+    words, scores, ranked, present = zip(*parts, strict=True)
+    return JudgeRequest(words, scores, ranked, present)
 
 
 def _check_scores(wanted: Mapping[str, Tensor], reply: Scores) -> None:
@@ -215,9 +229,3 @@ def _check_scores(wanted: Mapping[str, Tensor], reply: Scores) -> None:
         raise RefusedError("scores of other parts than it was asked for")
     for part, rows in zip(reply.parts, reply.rows, strict=True):
         fits(rows, tuple(wanted[part].shape), wanted[part].dtype, f"{part} scores")
-
-
-def _check_tallies(reply: Tallies) -> None:
-    for sums in reply.tallies.values():
-        if not sums.get("rows"):
-            raise RefusedError("sums that are none")

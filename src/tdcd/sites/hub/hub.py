@@ -6,6 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.script import plan_rounds
@@ -19,13 +22,13 @@ from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.rounds import Rounds
 from tdcd.sites.hub.setup import HubSetup, Prepared
 from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
-from tdcd.sites.messages.frames import Stamp
+from tdcd.sites.messages.frames import RefusedError, Stamp
 from tdcd.sites.messages.types import Concluded, Farewell
 from tdcd.sites.shared_job import VERSION
 
 ALONE = (
-    "this hub has all it needs, and ends alone; when a hub that has not ended is back, start this one again, too, and "
-    "they go on together"
+    "this hub has finished without the others; if another hub still has to finish, restart this one with it, and they "
+    "go on together"
 )
 
 
@@ -63,37 +66,44 @@ class Hub:
             context.progress.stage = "meeting the other hubs"
             mine = {
                 "alignment": plan.fingerprint,
+                "parts": plan.parts_digest,
                 "rounds": [0, *rounds],
                 "label_only": plan.label_only,
                 "width": prepared.model.width,
                 **self.setup.brought,
             }
-            everybody = await peers.meeting("start", mine)
-            if any(not theirs["alignment"] for theirs in everybody.values()):
+            brought = await peers.meeting("start", mine)
+            everybody = {silo: _read_brought(silo, theirs) for silo, theirs in brought.items()}
+            if any(not theirs.alignment for theirs in everybody.values()):
                 with suppress(RewoundError):
-                    await self.setup.align_again(everybody)
+                    await self.setup.align_again(brought)
                 continue
-            different = [name for name, theirs in everybody.items() if theirs["alignment"] != plan.fingerprint]
+            different = [
+                name
+                for name, theirs in everybody.items()
+                if (theirs.alignment, theirs.parts) != (plan.fingerprint, plan.parts_digest)
+            ]
             if different:
                 raise DeploymentError(
-                    f"the common IDs, or labels handed over with them, are not the same here and at the hub of silo "
-                    f"{', '.join(different)}; align again: remove alignment.parquet at all hubs, and start new runs"
+                    f"the common IDs, labels handed over with them, or what is held out are not the same here and at "
+                    f"the hub of silo {', '.join(different)}; align again: remove alignment.parquet at all hubs, and "
+                    "start new runs"
                 )
-            widths = {name: theirs["width"] for name, theirs in everybody.items()}
+            widths = {name: theirs.width for name, theirs in everybody.items()}
             if len(set(widths.values())) > 1:
                 text = join_names((f"{name} {width}" for name, width in sorted(widths.items())), most=16)
                 raise DeploymentError(
                     f"embedding widths differ between silos: {text}; every silo's network must end in the same number "
                     "of outputs, and where one has labels only, in as many as there are classes"
                 )
-            label_only = {name for name, theirs in everybody.items() if theirs["label_only"]}
+            label_only = {name for name, theirs in everybody.items() if theirs.label_only}
             steps = dict.fromkeys(set(everybody) - label_only, job.training.local_steps)
             roles = plan_rounds(steps, job.labels.sharing or "shared", job.labels.label_holder, label_only)
             self.rounds = Rounds(context, prepared, roles)
             self._version += 1
             every = sum(plan.counts.values())
             peers.most = every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
-            context.progress.round = _common_round({name: theirs["rounds"] for name, theirs in everybody.items()})
+            context.progress.round = _common_round({name: theirs.rounds for name, theirs in everybody.items()})
             return context.progress.round
 
     async def run_round(self, state: SiloState, number: int) -> tuple[SiloState, Traffic]:
@@ -138,12 +148,14 @@ class Hub:
         context = self.context
         context.progress.stage = status
         for name, count in sorted(context.clients.left_out.items()):
-            context.log(f"client '{name}' was left out of {count:,} rounds: it was away, or did not reply")
+            context.log(
+                f"client '{name}' was left out of {count:,} rounds: its samples were lost, here or in another silo"
+            )
         for link in list(context.clients.links.values()):
             try:
                 await asyncio.wait_for(link.say(Farewell(status)), 2.0)
             except Exception as error:
-                context.log(f"client '{link.name}' does not hear the end: {error}")
+                context.log(f"client '{link.name}' could not be told that training has ended: {error}")
 
     async def snapshot(self) -> HubStatus:
         """Tell how the hub is doing, from another thread."""
@@ -183,6 +195,26 @@ class Hub:
             seconds=time.monotonic() - self._started,
             version=VERSION,
         )
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What a hub brings to the meeting before rounds; one that has yet to align brings no more than that."""
+
+    alignment: str
+    parts: str = ""
+    rounds: tuple[int, ...] = ()
+    label_only: bool = False
+    width: int = 0
+
+
+def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
+    try:
+        return TypeAdapter(Brought).validate_json(json.dumps(brought), strict=True)
+    except ValidationError as error:
+        raise RefusedError(
+            f"the hub of silo '{silo}' brings something malformed to the meeting: {error}"[:500]
+        ) from error
 
 
 def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:

@@ -39,7 +39,7 @@ class GoneError(Exception):
 
 
 Take = Callable[[str, str, Tensor], None]
-"""Takes tensors of replies: whose, their names, and they. Raises RefusedError if one is not as it should be."""
+"""Called with each tensor of a reply: client, tensor name, tensor. Raises RefusedError if it does not fit."""
 
 
 class ReceiveSlot:
@@ -65,11 +65,15 @@ class ReceiveSlot:
             return
         async with self._news:
             self._waiting.add(link.name)
-            while not self._over and (link.name in self._evicted or (self._holder and not self._idle(self._holder))):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._patience / 4):
-                        await self._news.wait()
-            self._waiting.discard(link.name)
+            try:
+                while not self._over and (
+                    link.name in self._evicted or (self._holder and not self._idle(self._holder))
+                ):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._patience / 4):
+                            await self._news.wait()
+            finally:
+                self._waiting.discard(link.name)
             if self._holder:
                 self._evicted.add(self._holder.name)
             self._holder, self._since = link, now()
@@ -133,6 +137,7 @@ class Link:
     _assembler: Assembler = field(default_factory=lambda: Assembler(SMALL))
     _reply: asyncio.Future[Message] | None = None
     _busy: bool = False
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _slot: ReceiveSlot | None = None
     _number: int = 0
     _gone: bool = False
@@ -161,8 +166,9 @@ class Link:
     async def say(self, message: object) -> None:
         """Say something that needs no reply."""
         packed = pack(message)
-        for frame in frames(packed.stamped(replace(packed.stamp, job=self.job))):
-            await self._send(frame)
+        async with self._sending:
+            for frame in frames(packed.stamped(replace(packed.stamp, job=self.job))):
+                await self._send(frame)
 
     async def _ask(self, request: Message, reply: type[T], most: int, slot: ReceiveSlot | None) -> T:
         if not self.free:
@@ -181,9 +187,10 @@ class Link:
         self._slot = slot
         self._reply = asyncio.get_running_loop().create_future()
         stamped = request.stamped(replace(request.stamp, job=self.job, epoch=self._number))
-        for frame in frames(stamped, meter):
-            await self._send(frame)
-            self.sent += len(frame.chunk)
+        async with self._sending:  # a farewell may come in between
+            for frame in frames(stamped, meter):
+                await self._send(frame)
+                self.sent += len(frame.chunk)
         envelope = await self._reply
         self._reply = None
         if envelope.kind == kind_of(Failed):

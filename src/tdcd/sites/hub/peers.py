@@ -2,9 +2,8 @@
 
 Every hub answers on its port and dials every other hub; a message is pushed, and pushed again if that fails, until the
 other side has it: taking it twice does no harm. The hub whose silo comes first by name *chairs*. To begin something
-together, every hub comes to a meeting and tells what it brings; when all are there, a new epoch begins, and what
-belongs to an earlier one is dropped. A hub that was started again comes to a
-meeting too; then the chair calls all others.
+together, every hub joins a meeting and states its contribution; when all are there, a new epoch begins, and what
+belongs to an earlier one is dropped. A hub that was restarted joins a meeting, too; then the chair calls all others.
 """
 
 import asyncio
@@ -121,6 +120,7 @@ class Peers:
         if self.chair != self.silo:
             raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
         self.job.check(hello.protocol, hello.version, hello.job, f"the hub of silo '{hello.silo}'")
+        _check_brought(hello.brought)
         async with self._news:
             last = self._meeting
             came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
@@ -159,7 +159,7 @@ class Peers:
                 raise RefusedError("more than one message")
             message = assembler.feed(frame)
         if message is None:
-            raise RefusedError("half a message")
+            raise RefusedError("an incomplete message")
         if message.stamp.job != self.job.fingerprint:
             raise RefusedError("a message of another job")
         async with self._news:
@@ -232,14 +232,18 @@ class Peers:
         end = now() + self.deadline
         call = pack(Call(self.incarnation), Stamp(self.job.fingerprint, 0, 0, self.epoch))
         calls = [asyncio.ensure_future(self._push(peer, call, end)) for peer in self.peers.values()]
+        everyone: dict[str, Hello] = {}
         try:
-            await self._until(lambda: not self._absent(), end, self._absent)
+            while not everyone:
+                await self._until(lambda: not self._absent(), end, self._absent)
+                async with self._news:
+                    if not self._absent():  # one may have left in between
+                        everyone = {self.silo: hello, **self._present}
+                        self._present.clear()
         finally:
             for task in calls:
                 task.cancel()
         async with self._news:
-            everyone = {self.silo: hello, **self._present}
-            self._present.clear()
             self._meeting = _Meeting(
                 epoch=1 + max(one.epoch for one in everyone.values()),
                 incarnations={silo: one.incarnation for silo, one in everyone.items()},
@@ -308,7 +312,7 @@ class Peers:
                 async with asyncio.timeout(end - now()):
                     await self._news.wait_for(lambda: done() or (rewindable and self._rewound))
             except TimeoutError as error:
-                raise self._lost(missing(), "it did not do its part") from error
+                raise self._lost(missing(), "it sent nothing") from error
             if rewindable and self._rewound:
                 raise RewoundError
 
@@ -372,3 +376,13 @@ class Peers:
             f"timed out after {self.deadline:g} s waiting for the hub of silo {hubs}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )
+
+
+def _check_brought(text: str) -> None:
+    """Check what a hub brings to a meeting: a table, as JSON."""
+    try:
+        valid = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        valid = False
+    if not valid:
+        raise RefusedError("a hub brings something malformed to the meeting")

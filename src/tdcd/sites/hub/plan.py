@@ -55,6 +55,11 @@ class SiloPlan:
     idle: tuple[str, ...] = ()
     """Clients without any sample."""
 
+    @property
+    def parts_digest(self) -> str:
+        """A digest of what is held out."""
+        return hashlib.blake2b(self.parts.tobytes(), digest_size=16).hexdigest()
+
     def training(self, client: str) -> Array:
         """Return the training samples that a client holds."""
         return self.holdings[client][Part.TRAIN]
@@ -111,7 +116,7 @@ class SiloPlan:
 
 
 def check_labels(job: Job) -> None:
-    """Check that a job says of its labels what nobody could find out.
+    """Check that a job declares what cannot be derived from private labels.
 
     Raises:
         JobError: it does not.
@@ -142,9 +147,7 @@ def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "li
         outputs = max(outputs, len(job.labels.classes or ()))
     label_only = not silo_features(job, silo, [key.table for key in keys])
     fingerprint = alignment.fingerprint
-    return _plan(
-        owners(alignment.place(keys)), names, parts, labels, outputs, classes, fingerprint, label_only=label_only
-    )
+    return _plan(owners(placed), names, parts, labels, outputs, classes, fingerprint, label_only=label_only)
 
 
 def plan_from_set(job: Job, silo: str, data: JobData) -> SiloPlan:

@@ -1,4 +1,4 @@
-"""Private set intersection of several hubs by Diffie–Hellman: who has which ID stays with who has it.
+"""Private set intersection of several hubs by Diffie–Hellman: no hub learns the IDs of another but the common ones.
 
 Every hub j has a secret number a_j. An ID becomes a point of the group Ristretto255, and a hub *masks* a point by
 multiplying it with its secret; the order of masking does not matter. Hubs stand in a ring:

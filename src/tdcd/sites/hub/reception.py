@@ -14,9 +14,6 @@ from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.transport.base import NotAllowedError, Stream
 
-JOIN = 1 << 22
-"""Bytes that a client's first message may have."""
-
 
 @dataclass(frozen=True)
 class Reception:
@@ -88,8 +85,8 @@ class Reception:
 
 async def _first(stream: Stream) -> Join:
     """Read a client's first message."""
-    assembler = Assembler(JOIN)
+    assembler = Assembler(0)
     while (frame := await stream.receive()) is not None:
         if message := assembler.feed(frame):
             return unpack(message, Join)
-    raise RefusedError("a stream that ends before it says who it is")
+    raise RefusedError("the stream ended before the join message")

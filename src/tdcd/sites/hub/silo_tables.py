@@ -1,5 +1,6 @@
 """A hub whose clients have tables: what they hold, the common IDs, and how columns become numbers."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from tdcd.data.tables.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
 from tdcd.data.tables.preparation import Preparation, fit
 from tdcd.data.tables.reader import RemoteTable
-from tdcd.data.tables.survey import Survey, SurveyReport
+from tdcd.data.tables.survey import Facts, NumberFacts, Survey, SurveyReport
 from tdcd.engines.base import RewoundError
 from tdcd.errors import DataError
 from tdcd.files import write_atomically
@@ -23,12 +24,13 @@ from tdcd.runs.layout import preparation_file
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.align import align_silos, describe_ids
 from tdcd.sites.hub.context import HubContext, News
-from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.link import GoneError, Link
 from tdcd.sites.hub.peers import LARGEST
 from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
 from tdcd.sites.messages.codec import known
 from tdcd.sites.messages.frames import RefusedError
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
+from tdcd.sites.shared_job import data_fingerprint
 
 
 @dataclass
@@ -67,8 +69,9 @@ class SiloTables:
         stored, planned = preparation_file(context.directory, context.silo), context.directory / "silo.safetensors"
         before = SiloPlan.load(planned) if planned.exists() else None
         whole = before and (before[0].label_only or stored.exists())
-        if before and whole and before[0].fingerprint == self.alignment.fingerprint:
-            self.plan, self.brought = before
+        job = data_fingerprint(self.job)
+        if before and whole and before[0].fingerprint == self.alignment.fingerprint and before[1].get("job") == job:
+            self.plan, self.brought = before[0], before[1]["brought"]
             self.preparation = None if self.plan.label_only else Preparation.from_file(stored)
             return self.plan
         context.progress.stage = "gathering clients"
@@ -77,7 +80,7 @@ class SiloTables:
         self.plan = plan_from_tables(self.job, context.silo, self.alignment, keys, "this job")
         self.brought = describe_ids(self.job, keys)
         self._columns = silo_features(self.job, context.silo, [key.table for key in keys])
-        self.plan.save(planned, self.brought)
+        self.plan.save(planned, {"brought": self.brought, "job": job})
         await self.news.tell()
         self.preparation = None if self.plan.label_only else await self._fit_preparation(stored)
         return self.plan
@@ -134,11 +137,15 @@ class SiloTables:
 
     async def all_keys(self) -> list[Keys]:
         """Wait until all clients have sent their IDs."""
-        names = self.context.clients.names
+        names, links = self.context.clients.names, self.context.clients.links
+        missing = [link for name, link in links.items() if name not in self.keys and link.ready and link.free]
+        for result in await asyncio.gather(*map(self._hear_keys, missing), return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, GoneError):
+                raise result
         await self.news.wait_for_clients(self.context, lambda: set(self.keys) >= set(names), "send their IDs")
-        result = same_kind([self.keys[name] for name in names])
-        self.keys |= {keys.table.client: keys for keys in result}
-        return result
+        every = same_kind([self.keys[name] for name in names])
+        self.keys |= {keys.table.client: keys for keys in every}
+        return every
 
     # Clients that come
 
@@ -170,6 +177,8 @@ class SiloTables:
         values, ids = dict(zip(reply.named, reply.facts, strict=True)), reply.ids
         if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
             raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of an unexpected shape or type")
+        if not ids.size:
+            raise RefusedError(f"client '{link.name}' sends no IDs")
         if own.label in values and private:
             raise RefusedError(f"client '{link.name}' sends labels, which are private")
         if own.label and own.label not in values and not private:
@@ -184,6 +193,8 @@ class SiloTables:
             report = TypeAdapter(SurveyReport).validate_json(reply.report)
         except ValidationError as error:
             raise RefusedError(f"client '{link.name}': its survey is malformed: {error!r}"[:500]) from error
+        if not all(map(_plausible, report.facts.values())):
+            raise RefusedError(f"client '{link.name}' reports impossible counts or sums")
         if {*report.facts, *report.empty, *report.problems} - set(self._columns):
             raise RefusedError(f"client '{link.name}' reports columns that it was not asked about")
         self._surveys[link.name] = Survey(self.keys[link.name].table, self._columns, report)
@@ -200,3 +211,10 @@ class SiloTables:
         places = alignment.places(self.keys[client].ids)
         common = torch.from_numpy((places >= 0).astype(np.uint8))
         return common, torch.from_numpy(plan.parts[np.sort(places[places >= 0])])
+
+
+def _plausible(facts: Facts) -> bool:
+    """Tell whether counts and sums could be those of some rows."""
+    if isinstance(facts, NumberFacts):
+        return facts.count >= 0 and facts.missing >= 0 and not facts.spread < 0
+    return facts.missing >= 0 and all(count > 0 for count in facts.counts.values())

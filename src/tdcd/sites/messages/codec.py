@@ -125,7 +125,7 @@ def unpack(envelope: Message, *expected: type[T]) -> T:
     for one in _FIELDS[cls]:
         try:
             values[one.name] = _unpack_field(one, facts, tensors)
-        except (KeyError, TypeError, ValueError, ValidationError) as error:
+        except (KeyError, TypeError, ValueError, ValidationError, RefusedError) as error:
             why = f"'{kind}' without '{one.name}', or with a malformed one"
             raise RefusedError(f"{why}: {error}" if isinstance(error, RefusedError) else why) from error
     for name in (*tensors, *facts):

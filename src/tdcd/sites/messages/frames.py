@@ -243,7 +243,7 @@ def _tensor(spec: TensorHeader, data: bytearray) -> Tensor:
     dtype, shape = _DTYPES[spec.dtype], tuple(spec.shape)
     if data:
         return torch.frombuffer(data, dtype=dtype, count=prod(shape)).reshape(shape)
-    if max(shape) > np.iinfo(np.int32).max:
+    if prod(size for size in shape if size) > np.iinfo(np.int32).max:
         raise RefusedError("an empty tensor of an impossible shape")
     return torch.empty(shape, dtype=dtype)
 

@@ -60,13 +60,16 @@ class Trust:
         """Tell whose certificate, in PEM form, was shown.
 
         Raises:
-            DeploymentError: nobody's who may take part.
+            DeploymentError: its holder may not take part.
         """
         now = time.monotonic()
         when, who = self._known.get(shown, (-inf, self.own))
         if now - when < TRUSTED:
             return who
-        certificate = x509.load_pem_x509_certificate(shown)
+        try:
+            certificate = x509.load_pem_x509_certificate(shown)
+        except ValueError as error:
+            raise DeploymentError("the certificate cannot be read") from error
         who = authenticate(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
         if len(self._known) == MOST_KNOWN:
             self._known.clear()
@@ -83,8 +86,11 @@ class Trust:
         except DeploymentError as error:
             return str(error)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(self.authorities[silo])
-        context.load_cert_chain(self.pair.certificate, self.pair.key)
+        try:
+            context.load_verify_locations(self.authorities[silo])
+            context.load_cert_chain(self.pair.certificate, self.pair.key)
+        except OSError as error:
+            return f"this site's certificates cannot be read: {error}"
         context.set_alpn_protocols(["h2"])
         host, _, port = address.rpartition(":")
         try:

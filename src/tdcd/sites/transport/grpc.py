@@ -1,7 +1,8 @@
 """Sites over gRPC: a hub answers on its port, others dial it. Nothing else imports grpc or protobuf."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -36,8 +37,10 @@ OPTIONS = (
 )
 """Of every connection: a peer that no longer answers is noticed, no frame is larger than 4 MB."""
 
-_TRANSIENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-"""What may be over soon: the hub is not there yet, is being started again, or the line was cut."""
+_REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
+"""What a hub says on purpose. All else may be over soon: it is not there yet, is restarting, or the line was cut."""
+DRAIN = 5.0
+"""Seconds for a refused caller to finish sending: it does not hear why before."""
 
 
 def to_wire(frame: Frame) -> wire.Frame:
@@ -129,7 +132,7 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
             else:
                 port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise DeploymentError(f"cannot answer on {address}: is another hub running there? ({error})") from error
+            raise DeploymentError(f"cannot listen on {address}: is another hub running there? ({error})") from error
         await self._server.start()
         return int(port)
 
@@ -150,7 +153,12 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
 
     async def Deliver(self, stream: AsyncIterator[wire.Frame], context: Any) -> wire.Receipt:  # noqa: N802
         """See tdcd.proto."""
-        return await self._deliver((from_wire(frame) async for frame in stream), context)
+
+        async def frames() -> AsyncIterator[Frame]:
+            async for frame in stream:
+                yield from_wire(frame)
+
+        return await self._deliver(frames(), context)
 
     async def Hand(self, frame: wire.Frame, context: Any) -> wire.Receipt:  # noqa: N802
         """See tdcd.proto."""
@@ -158,7 +166,18 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
 
     async def _deliver(self, frames: AsyncIterator[Frame], context: Any) -> wire.Receipt:
         silo = dict(context.invocation_metadata()).get("silo", "")
-        return wire.Receipt(refused=await self._answer(context, lambda who: self.service.deliver(who, silo, frames)))
+
+        async def deliver(who: Identity | None) -> str:
+            try:
+                return await self.service.deliver(who, silo, frames)
+            except TdcdError:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(DRAIN):
+                        async for _ in frames:
+                            pass
+                raise
+
+        return wire.Receipt(refused=await self._answer(context, deliver))
 
     async def Status(self, _: wire.StatusRequest, context: Any) -> wire.StatusReply:  # noqa: N802
         """See tdcd.proto."""
@@ -249,7 +268,7 @@ class GrpcHub:
 
     def renew(self) -> bool:  # noqa: D102
         stamp = self.trust.stamp()
-        if self._stub is not None and stamp == self._stamp:
+        if self._stub is not None and (stamp == self._stamp or not stamp):  # a file is just being replaced
             return False
         self._stamp, self._stub = stamp, tdcd_pb2_grpc.HubStub(self._channel())
         return True
@@ -259,10 +278,11 @@ class GrpcHub:
         trust = self.trust
         if isinstance(trust, Open):
             return grpc.aio.insecure_channel(self.address, OPTIONS)
-        authority, pair = trust.authorities[self.silo], trust.pair
-        credentials = grpc.ssl_channel_credentials(
-            authority.read_bytes(), pair.key.read_bytes(), pair.certificate.read_bytes()
-        )
+        files = (trust.authorities[self.silo], trust.pair.key, trust.pair.certificate)
+        try:
+            credentials = grpc.ssl_channel_credentials(*(file.read_bytes() for file in files))
+        except OSError as error:
+            raise UnreachableError(f"a certificate cannot be read: {error}") from error
         options = (*OPTIONS, ("grpc.ssl_target_name_override", host_name(self.silo)))
         return grpc.aio.secure_channel(self.address, credentials, options)
 
@@ -313,18 +333,15 @@ class GrpcHub:
     async def explain(self) -> str:  # noqa: D102
         return await self.trust.explain(self.address, self.silo)
 
-    async def _called(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _called(self, call: Callable[[Any], Any]) -> Any:
         if self._stub is None:
             self.renew()
+        under_way = call(self._stub)
         try:
-            return await call(self._stub)
-        except grpc.aio.AioRpcError as error:
-            raise _error(error) from error
-
-
-def _error(error: grpc.aio.AioRpcError) -> DeploymentError:
-    return _error_of(error.code(), error.details())
+            return await under_way
+        except grpc.aio.AioRpcError as error:  # the call knows better: an error may be of its last write only
+            raise _error_of(await under_way.code(), await under_way.details()) from error
 
 
 def _error_of(code: grpc.StatusCode, details: str | None) -> DeploymentError:
-    return (UnreachableError if code in _TRANSIENT else RefusalError)(details or code.name)
+    return (RefusalError if code in _REFUSALS else UnreachableError)(details or code.name)

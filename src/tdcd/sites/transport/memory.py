@@ -1,14 +1,17 @@
 """Sites in one process, without a network: everything else is as it is at real sites."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 from tdcd.errors import TdcdError
 from tdcd.sites.messages.calls import Hello, HubStatus, Opening
 from tdcd.sites.messages.frames import Frame
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.transport.base import EarlyError, HubService, RefusalError, Stream, UnreachableError
+
+T = TypeVar("T")
 
 
 class MemoryStream:
@@ -52,11 +55,11 @@ class MemoryHub:
     @asynccontextmanager
     async def attend(self) -> AsyncIterator[Stream]:  # noqa: D102
         near, far = MemoryStream.pair()
-        refused: list[TdcdError] = []
+        service, refused = self._started(), list[TdcdError]()
 
         async def serve() -> None:
             try:
-                await self._started().attend(self.caller, far)
+                await service.attend(self.caller, far)
             except TdcdError as error:
                 refused.append(error)
             finally:
@@ -74,11 +77,14 @@ class MemoryHub:
             raise RefusalError(str(refused[0]))
 
     async def meet(self, hello: Hello, timeout: float) -> Opening:  # noqa: D102
-        return await asyncio.wait_for(self._started().meet(self.caller, hello), timeout)
+        return await self._called(self._started().meet(self.caller, hello), timeout)
 
     async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:  # noqa: D102
+        return await self._called(self._started().deliver(self.caller, silo, frames), timeout)
+
+    async def _called(self, call: Coroutine[Any, Any, T], timeout: float) -> T:
         try:
-            return await asyncio.wait_for(self._started().deliver(self.caller, silo, frames), timeout)
+            return await asyncio.wait_for(call, timeout)
         except (EarlyError, TimeoutError) as error:
             raise UnreachableError(str(error)) from error
         except UnreachableError:
