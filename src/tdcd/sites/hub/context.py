@@ -8,6 +8,7 @@ from typing import Any
 
 from tdcd.errors import DeploymentError
 from tdcd.jobs.schema import Job
+from tdcd.sites.event_loop import now
 from tdcd.sites.hub.clients import Clients
 from tdcd.sites.hub.peers import Peers
 
@@ -73,3 +74,25 @@ class News:
                 f"silo '{context.silo}': after {seconds:g} seconds not all clients did {what}; not connected: "
                 f"{', '.join(absent) or 'none; some did not reply'}. All of them are needed to begin"
             ) from error
+
+
+@dataclass
+class Pause:
+    """Waits again and again, each time longer, up to an end."""
+
+    seconds: float
+    """Before the end."""
+    times: int = 0
+    _began: float = 0.0
+
+    async def wait(self) -> None:
+        """Wait a little."""
+        if not self.times:
+            self._began = now()
+        await asyncio.sleep(min(2.0, 0.1 * 2**self.times))
+        self.times += 1
+
+    @property
+    def over(self) -> bool:
+        """Whether the end has come."""
+        return now() - self._began > self.seconds

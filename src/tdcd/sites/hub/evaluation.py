@@ -5,7 +5,6 @@ they are shared, that hub measures. Where they are private, its clients do, each
 tally.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +17,8 @@ from tdcd.core.round import sum_embeddings
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measures, Verdict, block_bytes
 from tdcd.errors import DeploymentError
-from tdcd.sites.event_loop import now
 from tdcd.sites.hub.clients import Request
-from tdcd.sites.hub.context import HubContext
+from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.codec import fits
 from tdcd.sites.messages.frames import RefusedError, Stamp
@@ -58,21 +56,20 @@ class Evaluator:
         """
         context = self.context
         context.progress.stage = f"evaluating after round {number}"
-        attempt, end = 0, now() + context.job.deployment.hub_deadline
+        pause = Pause(context.job.deployment.hub_deadline)
         while True:
             await context.wait_for_clients(len(self.prepared.plan.roster.clients))
-            result, verdict, missing = await self._attempt(block, version, Stamp("", 0, number, attempt), judge)
+            result, verdict, missing = await self._attempt(block, version, Stamp("", 0, number, pause.times), judge)
             if not missing:
                 break
-            if now() > end:
+            if pause.times and pause.over:
                 raise DeploymentError(
                     f"the clients that are there, in all silos, hold no {missing[0]} sample in common, so that the "
                     "model cannot be measured. What was done is kept: start the hubs again when more clients are back"
                 )
-            if attempt == 0:
+            if not pause.times:
                 context.log(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
-            await asyncio.sleep(min(2.0, 0.1 * 2**attempt))
-            attempt += 1
+            await pause.wait()
         known = {part.word: measures for part, measures in result.items() if measures}
         context.progress.evaluation = {"round": number, **known}
         return result, verdict

@@ -1,15 +1,12 @@
 """What a hub knows of its silo's data: who holds which sample, and labels that are shared. No features come here."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -19,10 +16,10 @@ from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import encode_labels, must_name
-from tdcd.errors import DataError, JobError
-from tdcd.files import write_atomically
+from tdcd.errors import DataError, JobError, RunError
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job, TableJob
+from tdcd.runs.tensors import read_metadata, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from tdcd.data.tables.alignment import Alignment, Keys
@@ -85,7 +82,7 @@ class SiloPlan:
             "ids": self.fingerprint,
             "facts": dict(facts),
         }
-        write_atomically(file, safetensors.torch.save(tensors, {"tdcd": json.dumps(record)}))
+        write_tensors(file, tensors, record)
 
     @classmethod
     def load(cls, file: Path) -> tuple["SiloPlan", dict[str, Any]]:
@@ -95,9 +92,8 @@ class SiloPlan:
             DataError: the file is damaged.
         """
         try:
-            with safetensors.safe_open(file, "pt") as stored:
-                record = json.loads(stored.metadata()["tdcd"])
-                held = {name: stored.get_tensor(name).numpy() for name in stored.keys()}  # noqa: SIM118
+            record = read_metadata(file)
+            held = {name: tensor.numpy() for name, tensor in read_tensors(file).items()}
             result = _plan(
                 held["owner"],
                 [str(name) for name in record["clients"]],
@@ -109,7 +105,7 @@ class SiloPlan:
                 label_only=bool(record["label_only"]),
             )
             return result, dict(record["facts"])
-        except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        except (RunError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{file}: damaged ({error}); remove it; it is written again when all clients are there"
             ) from error

@@ -6,7 +6,6 @@ would on that smaller mini-batch. At the end of each round the hubs tell each ot
 next one begins without them.
 """
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.errors import DeploymentError
 from tdcd.sites.event_loop import now
-from tdcd.sites.hub.context import HubContext
+from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.driver import SiteClients, SitePeers, samples_tensor
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.codec import samples_in
@@ -105,7 +104,7 @@ class Rounds:
                 if not lost.isdisjoint(held.tolist()) and not np.isin(held, left).any():
                     counts[name] = counts.get(name, 0) + 1
 
-    async def _wait_for_someone(self, stamp: Stamp, pause: "Pause") -> Lost:
+    async def _wait_for_someone(self, stamp: Stamp, pause: Pause) -> Lost:
         """Wait a while for clients, as all hubs do where nothing of a mini-batch is left; return who is away then.
 
         Raises:
@@ -140,25 +139,3 @@ class Rounds:
             return NOTHING
         held = np.concatenate([plan.training(name) for name in sorted(away)])
         return frozenset(np.intersect1d(self._batch(number), held, assume_unique=True).tolist())
-
-
-@dataclass
-class Pause:
-    """Waits again and again, each time longer, up to an end."""
-
-    seconds: float
-    """Before the end."""
-    times: int = 0
-    _began: float = 0.0
-
-    async def wait(self) -> None:
-        """Wait a little."""
-        if not self.times:
-            self._began = now()
-        await asyncio.sleep(min(2.0, 0.1 * 2**self.times))
-        self.times += 1
-
-    @property
-    def over(self) -> bool:
-        """Whether the end has come."""
-        return now() - self._began > self.seconds
