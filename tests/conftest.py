@@ -11,7 +11,7 @@ torch.set_num_threads(1)
 settings.register_profile(
     "tdcd", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("tdcd"), max_examples=8)
+settings.register_profile("quick", settings.get_profile("tdcd"), max_examples=3)
 settings.load_profile("quick" if "TDCD_QUICK" in os.environ else "tdcd")
 
 COMPILERS = ("c++", "g++", "clang++")

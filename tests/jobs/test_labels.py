@@ -62,7 +62,7 @@ def registry(folder: Path, sharing: str = "exact", people: int = 300) -> Path:
         ({"sharing": "stake", "silo": "left"}, r"labels\.sharing: should be 'shared', 'exact' or 'stale'"),
         ({"sharing": "shared", "silo": "left", "noise": 1.0}, r"noise goes with sharing"),
         ({"sharing": "shared", "silo": "left", "tell_metrics": True}, r"tell_metrics goes with sharing"),
-        ({"sharing": "exact", "silo": "left", "noise": 1.0}, r"noise is told in units of clip"),
+        ({"sharing": "exact", "silo": "left", "noise": 1.0}, r"noise is in units of clip"),
         ({"sharing": "exact", "silo": "left", "clip": 0.0}, r"labels\.clip: should be greater than 0"),
         ({"silo": "left"}, r"labels\.silo: say what becomes of them"),
         ({"sharing": "exact", "silo": "left", "positive": "x"}, r"labels\.positive goes with"),
