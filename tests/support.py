@@ -322,7 +322,9 @@ def same(one: Blocks, two: Blocks) -> bool:
 
 
 def examples(count: int) -> int:
-    """Return how many cases to draw where the gate draws so many; benchmarks/references.py draws more."""
+    """Return how many cases to draw where the gate draws so many; quick tests draw fewer, references.py draws more."""
+    if "TDCD_QUICK" in os.environ:
+        return min(count, 3)
     return count * int(os.environ.get("TDCD_EXAMPLES", "1"))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from support import Problem, distance, problems
+from support import Problem, distance, examples, problems
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block, Blocks, named_tensors
@@ -264,7 +264,7 @@ def step(model: nn.Module, x: Tensor, answers: Tensor, task: SiloTask, optimiser
     optimiser.step()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"]),
     st.sampled_from(["silo-0", "silo-1", "registry"]),
@@ -300,7 +300,7 @@ def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
         assert result == Traffic(**{way: post.bytes[way] for way in ("client_to_hub", "hub_to_client", "hub_to_hub")})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"]))
 def test_it_weighs_what_a_post_office_carries(problem: Problem) -> None:
     ledger = ledger_of(

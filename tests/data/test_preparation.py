@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import examples
 from tdcd.data.tables import reader as tables_module
 from tdcd.data.tables.preparation import Category, Number, Preparation, fit
 from tdcd.data.tables.reader import Numbers, Table
@@ -46,7 +47,7 @@ def table(path: Path, rows: dict[str, Any], client: str = "north", **settings: A
     return Table("bank", client, path, TableSettings(**{"id": "id", **settings}))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(ROW, min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 60), st.integers(1, 3), st.booleans())
 def test_it_is_that_of_the_joined_rows(
     rows: list[tuple[float | None, str | None, bool]], clients: int, cells: int, rare: int, csv: bool

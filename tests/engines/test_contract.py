@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import USERS, Problem, distance, one_round, problem, problems, same
+from support import USERS, Problem, distance, examples, one_round, problem, problems, same
 from tdcd.compute import kernels
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
@@ -19,32 +19,32 @@ FAST = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
 PATHS = ("auto", "loop", "stacked", "layers")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problems(FAST))
 def test_default_engine_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("auto"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(problems(("resnet18", "cnn-batchnorm", "mlp")))
 def test_default_engine_agrees_with_the_oracle_on_deep_networks(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("auto"), 1), drawn.run(drawn.engine("oracle"), 1)) < 1e-9
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(problems(("linear", "mlp", "cnn", "cnn-batchnorm")))
 def test_stacked_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("stacked"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems(("linear", "mlp")))
 def test_layers_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("layers"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @pytest.mark.skipif(bool(kernels.load("chain")[1]), reason=f"no kernel here: {kernels.load('chain')[1]}")
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(problems(("linear", "mlp", "dense", "lstm", "cnn", "images")))
 def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
@@ -72,14 +72,14 @@ def test_kernel_in_single_precision_and_many_clients(averaging: Averaging) -> No
     assert same(made.run(monkey, 3), one)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problems(("linear", "mlp", "cnn", "lstm")), st.sampled_from([0.0, 0.01]), st.sampled_from([0.0, 0.5]))
 def test_one_step_path_agrees_with_the_oracle(drawn: Problem, decay: float, momentum: float) -> None:
     single = drawn.with_steps(LocalSteps(1, momentum=momentum, weight_decay=decay))
     assert distance(single.run(single.engine("one-step"), 2), single.run(single.engine("oracle"), 2)) < 1e-9
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(problems(FAST))
 def test_the_number_of_workers_changes_no_bit(drawn: Problem) -> None:
     """Also where workers gain nothing: all of them are made to work."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from support import USERS, Problem, distance, problem, problems, same
+from support import USERS, Problem, distance, examples, problem, problems, same
 from tdcd.core.gradients import GradientPrivatizer, PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
@@ -33,7 +33,7 @@ def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -
     return made.engine(path, workers, private)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems(KINDS), st.sampled_from(OWNERS))
 def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: str) -> None:
     shared = drawn.run(drawn.engine("oracle"), 2)
@@ -43,7 +43,7 @@ def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: 
 
 
 @pytest.mark.parametrize("path", ["stacked", "layers", "loop"])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
 def test_exact_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
     private = keeping(drawn, owner, "exact")
@@ -52,7 +52,7 @@ def test_exact_answers_on_every_path(path: str, drawn: Problem, owner: str) -> N
     assert distance(single.run(engine(single, "one-step", private), 2), single.run(single.engine("oracle"), 2)) < 1e-9
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problems(KINDS), st.sampled_from(OWNERS))
 def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None:
     private = keeping(drawn, owner, "stale")
@@ -61,7 +61,7 @@ def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None
 
 
 @pytest.mark.parametrize("path", ["stacked", "layers", "loop", "kernel"])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
 def test_stale_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
@@ -74,7 +74,7 @@ def test_stale_answers_on_every_path(path: str, drawn: Problem, owner: str) -> N
         assert distance(single.run(engine(single, name, private), 2), expected) < 1e-9
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(problems(("linear", "mlp", "lstm", "cnn")), st.sampled_from(OWNERS))
 def test_one_stale_step_is_an_exact_one(drawn: Problem, owner: str) -> None:
     single = drawn.with_steps(LocalSteps(1))
@@ -82,7 +82,7 @@ def test_one_stale_step_is_an_exact_one(drawn: Problem, owner: str) -> None:
     assert distance(single.run(stale, 3), single.run(exact, 3)) < 1e-9
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.integers(0, 1000), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.sampled_from(["registry", "b"])
 )
@@ -122,7 +122,7 @@ def test_stale_answers_are_what_a_few_lines_compute(seed: int, n: int, k: int, q
         assert np.allclose(np.concatenate([result[j][name].numpy().ravel() for name in names]), w[j], atol=1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(problems(("linear", "mlp", "cnn-batchnorm")), st.sampled_from(OWNERS), st.sampled_from(["exact", "stale"]))
 def test_a_defence_agrees_with_the_oracle(drawn: Problem, owner: str, sharing: Sharing) -> None:
     private = keeping(drawn, owner, sharing, GradientPrivatizer(clip=0.3, noise=0.5))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tdcd
-from support import same
+from support import examples, same
 
 SAMPLES = 24
 RNG = np.random.default_rng(5)
@@ -57,7 +57,7 @@ def plain(named: bool) -> tdcd.Result:
 def test_permutations_change_no_block(named: bool) -> None:
     expected = plain(named).blocks
 
-    @settings(max_examples=15)
+    @settings(max_examples=examples(15))
     @given(st.data())
     def check(data: st.DataObject) -> None:
         rows = {silo: np.array(data.draw(st.permutations(range(SAMPLES)))) for silo in CLIENTS}

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sites.memory import Federation, run_virtually
 from sites.tables import write_tables
 from sites.test_rounds import ROUNDS, Watched, deployed, job, patient, same, set_up
+from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
@@ -57,7 +58,7 @@ def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
     return blocks
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(1, 4),
@@ -184,7 +185,7 @@ def test_a_client_lost_in_any_stage(
     assert any(f"'{silo}-1' is left out" in line for line in federation.log)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.data())
 def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import examples
 from tdcd.data.arrays import Array
 from tdcd.errors import DeploymentError
 from tdcd.sites.hub.psi import POINT, Member, Points, common_places, hashed, ring
@@ -30,7 +31,7 @@ def intersection(
     return result
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.sets(st.integers(-50, 50), max_size=30), min_size=1, max_size=4),
     st.booleans(),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sites.memory import Federation, run_virtually
+from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
 from tdcd.core.round import Round
@@ -117,7 +118,7 @@ def deployed(federation: Federation) -> Blocks:
     return run_virtually(run())
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["uniform", "samples"]), st.integers(1, 40))
 def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str, batch: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -207,7 +208,7 @@ def test_a_client_that_comes_back_takes_part_again(monkeypatch: pytest.MonkeyPat
     same(result, simulated(wanted, batches))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.data())
 def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
     """Random clients die or hang in random stages of random rounds."""
