@@ -12,7 +12,7 @@ from pathlib import Path
 import tdcd
 
 PACKAGE = Path(tdcd.__file__).parent
-BASE = {"errors", "files", "memory", "strict"}
+BASE = {"errors", "files", "malloc", "strict"}
 BELOW: dict[str, set[str]] = {
     "core": {"errors"},
     "models": BASE | {"core"},

@@ -17,8 +17,8 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.hub.hub import Hub
 from tdcd.sites.hub.main import build_hub
 from tdcd.sites.hub.peers import LARGEST
-from tdcd.sites.messages.codec import pack
 from tdcd.sites.messages.frames import PROTOCOL, Assembler, Message, frames
+from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.types import Failed, Join
 from tdcd.sites.participants import read_set, silos_of
 from tdcd.sites.security.identity import Identity

@@ -16,8 +16,8 @@ from tdcd.runs.store import Checkpoint, RunDirectory
 from tdcd.sites.client.session import Session
 from tdcd.sites.hub.clients import Clients, Request
 from tdcd.sites.hub.peers import Peers
-from tdcd.sites.messages.codec import kind_of
 from tdcd.sites.messages.frames import Message
+from tdcd.sites.messages.packing import kind_of
 
 FOLDER = Path(sys.argv.pop(1))
 OPTIONS = dict(zip(sys.argv, sys.argv[1:], strict=False))

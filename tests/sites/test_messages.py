@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tdcd.data.arrays import Array
 from tdcd.sites.messages import frames as messages
-from tdcd.sites.messages.codec import KINDS, message, pack, unpack
 from tdcd.sites.messages.frames import (
     CHUNK,
     Assembler,
@@ -26,6 +25,7 @@ from tdcd.sites.messages.frames import (
     TensorHeader,
     frames,
 )
+from tdcd.sites.messages.packing import KINDS, message, pack, unpack
 from tdcd.sites.messages.types import AllIDs, ClientKeys, LaterGradients
 from tdcd.sites.transport.grpc import parse_frame, to_wire
 

@@ -36,8 +36,8 @@ from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.logs import _Human
 from tdcd.sites.messages.calls import Hello, Opening
-from tdcd.sites.messages.codec import pack
 from tdcd.sites.messages.frames import Assembler, Message, RefusedError, Stamp, frames
+from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.types import (
     ClientKeys,
     Descend,
@@ -557,7 +557,7 @@ def _stamp_of(frame: Any) -> Any:
 HUB = """
 import asyncio, sys
 import grpc
-from tdcd.sites.messages.codec import pack
+from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.frames import frames
 from tdcd.sites.messages.types import Descend
 from tdcd.sites.transport.grpc import to_wire

@@ -14,8 +14,8 @@ from tdcd.engines.base import RewoundError
 from tdcd.errors import DeploymentError
 from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
-from tdcd.sites.messages.codec import message, pack
 from tdcd.sites.messages.frames import Frame, Message, RefusedError, Stamp, frames
+from tdcd.sites.messages.packing import message, pack
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.transport.memory import MemoryHub
 

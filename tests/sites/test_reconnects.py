@@ -13,8 +13,8 @@ from tdcd.core.network import Blocks
 from tdcd.core.state import SiloState
 from tdcd.jobs.run import run_job
 from tdcd.sites.client.session import Session
-from tdcd.sites.messages.codec import kind_of, unpack
 from tdcd.sites.messages.frames import Message
+from tdcd.sites.messages.packing import kind_of, unpack
 from tdcd.sites.messages.types import ClientKeys, Score
 from tdcd.sites.security.identity import Identity
 

@@ -10,8 +10,8 @@ import torch
 
 from tdcd.errors import TdcdError
 from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
-from tdcd.sites.messages.codec import pack, unpack
 from tdcd.sites.messages.frames import Assembler, Frame, RefusedError, Stamp, frames
+from tdcd.sites.messages.packing import pack, unpack
 from tdcd.sites.messages.types import Embeddings, Step
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open

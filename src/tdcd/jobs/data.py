@@ -14,7 +14,7 @@ from tdcd.data.sets import SETS, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.jobs.load import known_silos
 from tdcd.jobs.schema import Job, SetData, SetJob, TableData, TableJob
-from tdcd.memory import giving_back_memory
+from tdcd.malloc import giving_back_memory
 
 Log = Callable[[str], None]
 """Takes the name of what is being read."""

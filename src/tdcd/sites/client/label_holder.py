@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tdcd.core.gradients import logit_gradients
 from tdcd.data.holdout import Part
-from tdcd.sites.messages.codec import fits
 from tdcd.sites.messages.frames import RefusedError
+from tdcd.sites.messages.packing import fits
 from tdcd.sites.messages.types import Judge, LogitGradients, Tallies
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings

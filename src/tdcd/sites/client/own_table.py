@@ -21,8 +21,8 @@ from tdcd.data.tables.survey import SurveyReport
 from tdcd.errors import DataError
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import silo_features
-from tdcd.sites.messages.codec import fits, known
 from tdcd.sites.messages.frames import RefusedError
+from tdcd.sites.messages.packing import fits, known
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite

@@ -33,8 +33,8 @@ from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.messages import types
-from tdcd.sites.messages.codec import fits, known, named, samples_in, unpack
 from tdcd.sites.messages.frames import Message, RefusedError
+from tdcd.sites.messages.packing import fits, known, named, samples_in, unpack
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite
 from tdcd.training.setup import build_network, device_of

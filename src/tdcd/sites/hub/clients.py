@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.link import GoneError, Link, Meters, ReceiveSlot, Take
-from tdcd.sites.messages.codec import pack
 from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.packing import pack
 from tdcd.sites.transport.base import Stream
 
 T = TypeVar("T")

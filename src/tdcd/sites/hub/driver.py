@@ -19,8 +19,8 @@ from tdcd.engines.base import block_bytes, left_finite
 from tdcd.sites.hub.clients import Clients, Request
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.hub.setup import Prepared
-from tdcd.sites.messages.codec import fits, named, place_of, samples_in
 from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.packing import fits, named, place_of, samples_in
 from tdcd.sites.messages.types import (
     Descend,
     Embed,

@@ -20,8 +20,8 @@ from tdcd.errors import DeploymentError
 from tdcd.sites.hub.clients import Request
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.setup import Prepared
-from tdcd.sites.messages.codec import fits
 from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.packing import fits
 from tdcd.sites.messages.types import Evaluated, Score, Scores, SiloScores, Tallies
 from tdcd.sites.messages.types import Judge as JudgeRequest
 from tdcd.training.metrics import measure

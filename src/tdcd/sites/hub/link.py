@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from tdcd.sites.event_loop import now
-from tdcd.sites.messages.codec import kind_of, pack, unpack
 from tdcd.sites.messages.frames import Assembler, Frame, Message, Meter, RefusedError, frames
+from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import (
     Descend,
     Embed,

@@ -10,7 +10,7 @@ from tdcd.data.arrays import fingerprint
 from tdcd.data.holdout import Part
 from tdcd.errors import TdcdError
 from tdcd.jobs.schema import Job
-from tdcd.memory import give_back_memory
+from tdcd.malloc import give_back_memory
 from tdcd.runs.layout import FEDERATED, holds_run
 from tdcd.runs.records import FederationRecord
 from tdcd.runs.store import RunDirectory

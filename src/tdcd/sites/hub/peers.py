@@ -17,8 +17,8 @@ from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
 from tdcd.sites.messages.calls import Hello, Opening
-from tdcd.sites.messages.codec import kind_of, pack, unpack
 from tdcd.sites.messages.frames import PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
+from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError

@@ -7,8 +7,8 @@ from tdcd.errors import join_names, nearest
 from tdcd.sites.hub.clients import Clients
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.messages.calls import Hello, HubStatus, Opening
-from tdcd.sites.messages.codec import unpack
 from tdcd.sites.messages.frames import Assembler, Frame, RefusedError
+from tdcd.sites.messages.packing import unpack
 from tdcd.sites.messages.types import Join
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob

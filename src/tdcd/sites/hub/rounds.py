@@ -24,8 +24,8 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.driver import SiteClients, SitePeers, samples_tensor
 from tdcd.sites.hub.setup import Prepared
-from tdcd.sites.messages.codec import samples_in
 from tdcd.sites.messages.frames import Stamp
+from tdcd.sites.messages.packing import samples_in
 from tdcd.sites.messages.types import Waiting
 
 RECENT = 20

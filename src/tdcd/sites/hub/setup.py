@@ -20,7 +20,7 @@ from tdcd.jobs.schema import TableJob
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_set
-from tdcd.sites.messages.codec import known
+from tdcd.sites.messages.packing import known
 from tdcd.sites.messages.types import Begin, Begun, Resume, Resumed
 from tdcd.training.momentum import hub_updates
 from tdcd.training.settings import Settings

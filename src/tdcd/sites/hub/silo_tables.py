@@ -27,8 +27,8 @@ from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import GoneError, Link
 from tdcd.sites.hub.peers import LARGEST
 from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
-from tdcd.sites.messages.codec import known
 from tdcd.sites.messages.frames import RefusedError
+from tdcd.sites.messages.packing import known
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.shared_job import data_fingerprint
 

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from tdcd.data.arrays import Array
-from tdcd.sites.messages.codec import message
+from tdcd.sites.messages.packing import message
 
 # From a client to its hub, before anything else
 
