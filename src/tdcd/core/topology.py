@@ -83,7 +83,6 @@ def deal(batch: Tensor, roster: Roster, device: torch.device | str = "cpu") -> S
     """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
     bits = len(batch).bit_length()
     keys = np.sort(roster.owner[batch].numpy() << bits | np.arange(len(batch)))  # by owner, then by place
-    order, owners = torch.from_numpy(keys & (1 << bits) - 1), keys >> bits
-    first = np.flatnonzero(np.diff(owners, prepend=-1))  # where the rows of another client begin
-    clients, counts = torch.from_numpy(owners[first]), torch.from_numpy(np.diff(first, append=len(owners)))
+    order = torch.from_numpy(keys & (1 << bits) - 1)
+    clients, counts = torch.unique_consecutive(torch.from_numpy(keys >> bits), return_counts=True)
     return Shards(order.to(device), batch[order].to(device), clients, counts, len(roster.clients) - len(clients))
