@@ -14,6 +14,8 @@ from tdcd.errors import DataError, join_names
 
 Array = npt.NDArray[Any]
 ArrayLike = Tensor | npt.ArrayLike
+LONGEST = 256
+"""Characters of an ID or a label: an array of texts takes the memory of the longest for each."""
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 """A number as tables write it; Python takes 1_10 and other digits for one, too."""
 IDs = Sequence[int] | Sequence[str] | Array | Tensor

@@ -74,8 +74,8 @@ class ClientTable:
             training[training] = parts[own[training]] == Part.TRAIN
             survey.look(batch, training)
             kept = batch.parsed_at(np.flatnonzero(own >= 0)) if size < self.keep else None
-            size += kept.nbytes if kept else 0
-            if kept and size <= self.keep:
+            size += kept.nbytes if kept is not None else 0
+            if kept is not None and size <= self.keep:  # also one without rows: it need not be read again
                 self._surveyed.append(kept)
                 self._rows = int(batch.rows[-1])
         return survey

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import LONGEST, Array
 from tdcd.data.tables.cells import (
     DAY,
     EXACT,
@@ -18,8 +18,6 @@ from tdcd.data.tables.reader import Batch, Numbers, Table, TableHead
 from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import DataError
 
-LONGEST = 256
-"""Characters of an ID or a label."""
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
 

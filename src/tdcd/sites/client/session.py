@@ -42,6 +42,9 @@ from tdcd.training.setup import build_network, device_of
 if TYPE_CHECKING:
     from tdcd.sites.client.own_table import OwnTable
 
+IN_ROUND = (types.Embed, types.FirstGradients, types.LaterGradients, types.Step, types.Descend)
+"""Requests of a round."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -105,20 +108,20 @@ class Session:
         """
         typed: Any = unpack(request, *self._replies)
         try:
-            return self._replies[type(typed)](typed) if not _of_round(typed) else self._in_round(typed, request)
+            if isinstance(typed, IN_ROUND):
+                self._enter_round(typed, request.stamp.round)
+            return self._replies[type(typed)](typed)
         except TdcdError:
             raise
         except Exception as error:  # whatever a hub sends, the client goes on
             raise RefusedError(f"'{request.kind}' cannot be done: {type(error).__name__}: {error}") from error
 
-    def _in_round(self, typed: Any, request: Message) -> object:
-        """Reply to a request of a round, which must be the one that is open, unless it opens it."""
-        number = request.stamp.round
+    def _enter_round(self, typed: Any, number: int) -> None:
+        """Open a round, if a request does that; any other must be of the round that is open."""
         if isinstance(typed, types.Embed) or (isinstance(typed, types.FirstGradients) and self._labels_only):
             self._open(number, typed.without)
         elif self._round is None or self._round.number != number:
             raise RefusedError(f"received a message for round {number} before its start")
-        return self._replies[type(typed)](typed)
 
     # Before the first round
 
@@ -365,8 +368,3 @@ class Session:
         block = {name: tensor.to(network.device) for name, tensor in named(likes, weights, "the hub's weights")}
         self._weights = version, block
         return block
-
-
-def _of_round(request: object) -> bool:
-    kinds = (types.Embed, types.FirstGradients, types.LaterGradients, types.Step, types.Descend)
-    return isinstance(request, kinds)

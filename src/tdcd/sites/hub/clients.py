@@ -129,9 +129,8 @@ class Clients:
                 )
             async with self._news:
                 try:
-                    await asyncio.wait_for(
-                        self._news.wait(), min(left, 0.5)
-                    )  # nothing signals that a busy client is free again
+                    # nothing signals that a busy client is free again
+                    await asyncio.wait_for(self._news.wait(), min(left, 0.5))
                 except TimeoutError:
                     continue
 

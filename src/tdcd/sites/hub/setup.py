@@ -20,7 +20,6 @@ from tdcd.jobs.schema import TableJob
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_set
-from tdcd.sites.messages.packing import known
 from tdcd.sites.messages.types import Begin, Begun, Resume, Resumed
 from tdcd.training.momentum import hub_updates
 from tdcd.training.settings import Settings
@@ -99,9 +98,11 @@ class HubSetup:
         if self.tables:
             plan = await self.tables.prepare()
             shape = (len(self.tables.preparation.outputs),) if self.tables.preparation else None
+        elif data is None:
+            raise RuntimeError("a job on a data set, without its data")
         else:
-            plan = plan_from_set(context.job, context.silo, known(data, "a data set"))
-            rows = known(data, "a data set").federation.samples.features.get(context.silo)
+            plan = plan_from_set(context.job, context.silo, data)
+            rows = data.federation.samples.features.get(context.silo)
             shape = None if rows is None else tuple(rows.shape[1:])
         model = self._build(plan, shape)
         networks = {context.silo: model.network} if model.network else {}

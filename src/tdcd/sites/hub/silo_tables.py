@@ -28,7 +28,6 @@ from tdcd.sites.hub.link import GoneError, Link
 from tdcd.sites.hub.peers import LARGEST
 from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
 from tdcd.sites.messages.frames import RefusedError
-from tdcd.sites.messages.packing import known
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.shared_job import data_fingerprint
 
@@ -207,10 +206,11 @@ class SiloTables:
 
     def placed(self, client: str) -> tuple[Tensor, Tensor]:
         """Return which of a client's rows have common IDs, and what those are for."""
-        alignment, plan = known(self.alignment, "the common IDs"), known(self.plan, "the common IDs")
-        places = alignment.places(self.keys[client].ids)
+        if self.alignment is None or self.plan is None:
+            raise RuntimeError("the common IDs are not known")
+        places = self.alignment.places(self.keys[client].ids)
         common = torch.from_numpy((places >= 0).astype(np.uint8))
-        return common, torch.from_numpy(plan.parts[np.sort(places[places >= 0])])
+        return common, torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])])
 
 
 def _plausible(facts: Facts) -> bool:

@@ -21,12 +21,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from tdcd.data.arrays import Array
+from tdcd.data.arrays import LONGEST, Array
 from tdcd.sites.messages.frames import Message, RefusedError, Stamp
 
 T = TypeVar("T")
-LONGEST = 256
-"""Characters of a text in an array: an ID or a label."""
 _PLAIN = (bool, int, float, str)
 
 
