@@ -20,7 +20,8 @@ from tdcd.experiments.sweep_file import parse_sweep
 from tdcd.experiments.sweep_run import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.findings import claims, time_to, winners
-from tdcd.reports.lines import Line, Measure
+from tdcd.reports.frame import Measure, evaluation_frame
+from tdcd.reports.lines import Line
 from tdcd.reports.study import Panel, Study, read_study
 from tdcd.runs.reader import RunRecord, read_run
 from tdcd.runs.records import Evaluation, Outcome
@@ -105,13 +106,32 @@ def test_means_and_bands_over_seeds() -> None:
     assert timed.x.tolist() == [0, 32, 64]
 
 
+def test_a_row_for_every_evaluation_of_every_run() -> None:
+    one, other = made(2, [0.1, 0.5, 0.9]), made(3, [0.3], variant="central", seed=2)
+    odd = replace(one.history[1], test={})
+    frame = evaluation_frame({"one": replace(one, history=(one.history[0], odd, one.history[2])), "other": other})
+    assert frame["run"].to_list() == ["one", "one", "one", "other"]
+    assert frame.select("seed", "place", "round", "iteration").rows() == [
+        (1, 0, 0, 0),
+        (1, 1, 1, 2),
+        (1, 2, 2, 4),
+        (2, 0, 0, 0),
+    ]
+    assert frame["final"].to_list() == [False, False, True, True]
+    assert frame["test_accuracy"].to_list() == [0.1, None, 0.9, 0.3], "null where it is undefined"
+    assert frame["hub_to_hub"].to_list() == [0, 1, 2, 0], "in one place nothing is sent"
+    assert ACCURACY.of(frame)["value"].to_list() == frame["test_accuracy"].to_list()
+    assert Measure("test", "f1").of(frame)["value"].to_list() == [None] * 4
+    assert evaluation_frame({"empty": replace(one, history=())}).columns[:3] == ["run", "status", "seed"]
+
+
 def test_time_to_a_target() -> None:
     one = line(made(2, [0.1, 0.5, 0.9]), made(2, [0.3, 0.7, 0.7], seed=2))
-    assert one.reached(ACCURACY, 0.6) == [2, 1]
+    assert one.reached(ACCURACY, 0.6)["place"].to_list() == [2, 1]
     assert one.times_to(ACCURACY, 0.6, Costs(t_comm=100)) == [604, 302]
     assert one.times_to(ACCURACY, 0.8, Costs(t_comm=100)) is None, "one of its runs does not reach it"
-    assert one.reached(ACCURACY, 0.8) == [2, None]
-    assert one.reached(TEST_LOSS, 0.35) == [2, 1], "a loss is better the lower it is"
+    assert one.reached(ACCURACY, 0.8).select("seed", "place").rows() == [(1, 2)], "the first does"
+    assert one.reached(TEST_LOSS, 0.35)["place"].to_list() == [2, 1], "a loss is better the lower it is"
     assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
     assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
     result = time_to(one, ACCURACY, 0.6, Costs())
@@ -274,8 +294,8 @@ def test_other_prices_need_no_training(swept: Path, tmp_path: Path) -> None:
     for a, b in zip(cheap.lines, dear.lines, strict=True):
         assert a.runs[0].path == b.runs[0].path
     one, two = cheap.panels[0].lines[0], dear.panels[0].lines[0]
-    result = zip(one.visible_runs, one.reached(ACCURACY, 0.5), strict=True)
-    rounds = [run.history[place or 0].round for run, place in result]
+    rounds = one.reached(ACCURACY, 0.5)["round"].to_list()
+    assert len(rounds) == 2
     assert one.times_to(ACCURACY, 0.5, cheap.costs.at(1.0)) == [4 * number for number in rounds]
     assert two.times_to(ACCURACY, 0.5, dear.costs.at(1000.0)) == [3001 * number for number in rounds]
     page = write_study(read_study([swept], t_comm=[7.0], costs=Costs(hub_latency=5.0)), tmp_path).read_text()

@@ -124,8 +124,7 @@ def _table(study: "Study", width: int) -> "Table":
 
 
 def _cells(study: "Study", line: "Line", width: int) -> list[str]:
-    from tdcd.reports.lines import LOSS
-    from tdcd.reports.pricing import times
+    from tdcd.reports.frame import LOSS
     from tdcd.reports.words import about, duration, mean, number, size, time
 
     def cell(values: list[float]) -> str:
@@ -134,14 +133,14 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     sent, goal = sum(line.traffic().values()), study.goal
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
-        f"{max(run.history[-1].round for run in line.visible_runs):,}",
+        f"{line.rounds:,}",
         cell(line.finals(LOSS)),
         cell(line.finals(study.measure)),
         size(sent) if sent else "–",
     ]
     for t in study.t_comm:
         priced = study.costs.at(t)
-        whole = [times(run, priced)[-1] for run in line.visible_runs]
+        whole = line.ends(priced)["time"].to_list()
         spent = whole if goal is None else line.times_to(study.measure, goal, priced)
         cells.append(time(mean(spent)) if spent else "never")
-    return [*cells, duration(mean([run.history[-1].seconds for run in line.visible_runs]))]
+    return [*cells, duration(mean(line.ends()["seconds"].to_list()))]

@@ -1,7 +1,7 @@
 """One client after another: works for every module, and is what all other paths fall back on."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +58,7 @@ class Loop:
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """See Compute."""
-        task, rows_of = self._task, self._row_getter(shards)
+        task = self._task
         share = self._pure and self._per_row is not None and self._per_row * len(shards.samples) <= KEPT
         loading = object() if self._pure else None  # once a round will do if embedding leaves the weights alone
 
@@ -69,7 +69,7 @@ class Loop:
                 replica.load(block, loading)
                 replica.copy_buffers(block)
                 self._seed(round_, client)
-                x = rows_of(part)
+                x = task.features[shards.samples[part]]
                 embedding = check_embedding(replica.module(x.clone() if self._copies else x), len(x), task)
                 if share and not replica.forget():
                     stream = stream_state(self._device) if self._draws else []
@@ -89,10 +89,10 @@ class Loop:
 
     def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterator[Piece]:
         """See Suspendable."""
-        rows_of, first, self._first = self._row_getter(shards), self._first, {}
+        first, self._first = self._first, {}
         for client, part in shards:
             borrowed: list[Replica] = []
-            steps = self._steps(block, round_, client, partial(rows_of, part), first.pop(client, None), borrowed)
+            steps = self._steps(block, round_, client, shards.samples[part], first.pop(client, None), borrowed)
             release = partial(self._give_back, borrowed)
             yield Piece(part, steps, weight_of(self._task, part.stop - part.start), release)
 
@@ -101,14 +101,15 @@ class Loop:
         block: Block,
         round_: Round,
         client: int,
-        rows: Callable[[], Tensor],
+        samples: Tensor,
         first: First | None,
         borrowed: "list[Replica]",
     ) -> Steps:
         """Take a client's steps with a replica of its own, which lies in ``borrowed`` meanwhile."""
         task, device = self._task, self._device
         with blame(task, [client], "the local steps"):
-            replica, x = self._borrow(self._descending), rows()
+            # rows of its own, not a part of others': where numbers lie in memory may decide how a product is rounded
+            replica, x = self._borrow(self._descending), task.features[samples]
             borrowed.append(replica)
             replica.load(block)
             if first:
@@ -138,14 +139,6 @@ class Loop:
     def _give_back(self, borrowed: "list[Replica]") -> None:
         while borrowed:
             self._descending.put(borrowed.pop())
-
-    def _row_getter(self, shards: Shards) -> Callable[[slice], Tensor]:
-        """Return what gives a client its rows: gathered for all clients at once, if there is memory for them."""
-        features, samples = self._task.features, shards.samples
-        if features[0].nbytes * len(samples) > KEPT:
-            return lambda part: features[samples[part]]
-        gathered = features[samples]
-        return lambda part: gathered[part]
 
     def _borrow(self, replicas: "SimpleQueue[Replica]") -> "Replica":
         try:

@@ -1,33 +1,32 @@
 """A sweep, or several runs, as one HTML page; its figures and numbers as files."""
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from markupsafe import Markup
 
-from tdcd.core.ledger import Traffic
 from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Bars, Curve, Picture
 from tdcd.reports.findings import claims, describe_win, time_to, winners
-from tdcd.reports.lines import LOSS, Line, Measure
+from tdcd.reports.frame import LOSS, Measure, evaluation_frame
+from tdcd.reports.lines import Line
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
 from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
 from tdcd.runs.reader import RunRecord
-from tdcd.runs.records import Evaluation
 
 Drawn = tuple[Picture | Bars, str]
 """A figure and its SVG."""
-PARTS = ("train", "validation", "test")
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
+HIDDEN = ("run", "place", "final", "seconds")
+"""Columns of a frame that are not for CSV files."""
 
 
 def write_study(study: Study, directory: Path | str) -> Path:
@@ -37,7 +36,10 @@ def write_study(study: Study, directory: Path | str) -> Path:
     try:
         drawn = [(panel, [(picture, picture.svg()) for picture in _pictures(study, panel)]) for panel in study.panels]
         text = _render(study, drawn)
-        tables = {"results": _rows(_summary(study)), "curves": _rows(_evaluations(study))}
+        tables = {
+            "results": study.frame.filter("final").select(pl.exclude(*HIDDEN, "^time_at_t_comm_.*$")),
+            "curves": study.frame.select(pl.exclude(*HIDDEN, "status")),
+        }
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{directory}: a file of it is damaged: {type(error).__name__}: {error}") from error
     write_extras(directory, [picture for _, own in drawn for picture in own], tables)
@@ -47,16 +49,14 @@ def write_study(study: Study, directory: Path | str) -> Path:
 
 def write_run_extras(run: RunRecord, metric: str | None = None) -> None:
     """Write a run's figures, its history and the ledger of its rounds into its folder ``report``."""
-    ledger = (
-        {"round": number, **{way: getattr(sent, way) for way in WAYS}}
-        for number, sent in enumerate([] if run.in_one_place else traffic_by_round(run), start=1)
-    )
-    history = (_evaluation({}, run, line) for line in run.history)
+    sent = [] if run.in_one_place else traffic_by_round(run)
+    ledger = {"round": range(1, len(sent) + 1), **{way: [getattr(one, way) for one in sent] for way in WAYS}}
+    history = evaluation_frame({"": run}).select(pl.exclude(*HIDDEN, "status", "seed"))
     drawn = [(picture, picture.svg()) for picture in pictures(run, metric)]
-    write_extras(run.path, drawn, {"history": _rows(history), "traffic": _rows(ledger)})
+    write_extras(run.path, drawn, {"history": history, "traffic": pl.DataFrame(ledger)})
 
 
-def write_extras(directory: Path, drawn: Sequence[Drawn], tables: Mapping[str, str]) -> None:
+def write_extras(directory: Path, drawn: Sequence[Drawn], tables: Mapping[str, pl.DataFrame]) -> None:
     """Write figures and tables into the folder ``report``."""
     folder = directory / "report"
     try:
@@ -67,8 +67,8 @@ def write_extras(directory: Path, drawn: Sequence[Drawn], tables: Mapping[str, s
     for picture, svg in drawn:
         write_atomically(folder / f"{picture.name}.svg", svg)
         write_atomically(folder / f"{picture.name}.png", picture.png())
-    for name, text in tables.items():
-        write_atomically(folder / f"{name}.csv", text)
+    for name, table in tables.items():
+        write_atomically(folder / f"{name}.csv", table.write_csv())
 
 
 def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str:
@@ -115,8 +115,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
 
 def _every(study: Study) -> int:
     """Return the most local steps between two evaluations."""
-    parts = [line.iteration for run in study.runs for line in run.history[1:2]]
-    return max(parts, default=0)
+    return max(study.frame.filter(place=1)["iteration"], default=0)
 
 
 def _cards(study: Study) -> Iterator[tuple[str, str]]:
@@ -126,7 +125,7 @@ def _cards(study: Study) -> Iterator[tuple[str, str]]:
     if means:
         best = study.measure.best(means.values())
         yield f"{study.measure.label}, {next(name for name in means if means[name] == best)}", number(best)
-    yield "computing time", duration(sum(run.history[-1].seconds for run in study.runs if run.history))
+    yield "computing time", duration(sum(study.frame.group_by("run").last()["seconds"]))
     yield "training samples", f"{study.runs[0].federation.samples:,}"
     yield "test samples", f"{study.runs[0].federation.test_samples:,}"
 
@@ -211,8 +210,8 @@ def _results(study: Study, panel: Panel) -> Table:
             spread(line.finals(LOSS)),
             spread(line.finals(study.measure)),
             spread(line.bests(study.measure)),
-            f"{max((run.history[-1].round for run in line.visible_runs), default=0):,}",
-            duration(mean([run.history[-1].seconds for run in line.visible_runs])) if line.visible_runs else "–",
+            f"{line.rounds:,}",
+            duration(mean(line.ends()["seconds"].to_list())) if line.visible_runs else "–",
         ]
         rows.append((name, cells))
     return header, rows
@@ -223,16 +222,14 @@ def _times(study: Study, panel: Panel, target: float) -> Table:
     header = ["local steps", "rounds", *(f"time at t_comm {t:g}" for t in study.t_comm), "bytes sent"]
     rows = []
     for line in (*panel.lines, *panel.baselines):
+        there = line.reached(study.measure, target)
         spent = [line.times_to(study.measure, target, study.costs.at(t)) for t in study.t_comm]
-        if None in spent or not line.visible_runs:
-            some = sum(result is not None for result in line.reached(study.measure, target))
-            rows.append((line.label, [f"not reached ({some} of {len(line.runs)} runs)", *[""] * (len(header) - 1)]))
+        if None in spent:
+            text = f"not reached ({len(there)} of {len(line.runs)} runs)"
+            rows.append((line.label, [text, *[""] * (len(header) - 1)]))
             continue
-        places = line.reached(study.measure, target)
-        there = [run.history[place] for run, place in zip(line.visible_runs, places, strict=True) if place is not None]
-        cells = [_range([entry.iteration for entry in there]), _range([entry.round for entry in there])]
-        cells += [_range(own) for own in spent if own]
-        sent = mean([entry.traffic.total for entry in there])
+        cells = [_range(values or []) for values in (there["iteration"].to_list(), there["round"].to_list(), *spent)]
+        sent = mean(there.select(pl.sum_horizontal(*WAYS)).to_series().to_list())
         rows.append((line.label, [*cells, "–" if line.visible_runs[0].in_one_place else size(sent)]))
     return header, rows
 
@@ -253,9 +250,8 @@ def _traffic(panel: Panel) -> Table:
     rows = []
     for line in (*panel.lines, *panel.baselines):
         sent = line.traffic()
-        rounds = max((run.history[-1].round for run in line.visible_runs), default=0)
-        if rounds and any(sent.values()):
-            rows.append((line.label, [*(size(sent[way] / rounds) for way in WAYS), size(sum(sent.values()))]))
+        if line.rounds and any(sent.values()):
+            rows.append((line.label, [*(size(sent[way] / line.rounds) for way in WAYS), size(sum(sent.values()))]))
     return header, rows
 
 
@@ -270,57 +266,3 @@ def _rates(study: Study) -> Table:
         marked = [f"{loss} ✓" if rate == line.rate else loss for rate, loss in zip(rates, losses, strict=True)]
         rows.append((line.full, marked))
     return [f"{rate:g}" for rate in rates], rows
-
-
-def _summary(study: Study) -> Iterator[dict[str, Any]]:
-    for line in study.lines:
-        for run in line.runs:
-            if run.history:
-                status = {"status": run.status}
-                yield _evaluation(_facts(study, line, run) | status, run, run.final)
-
-
-def _facts(study: Study, line: Line, run: RunRecord) -> dict[str, Any]:
-    """Return what tells a row of a CSV file from others."""
-    own = {"line", "variant", "seed", "rate", "status", "round", "iteration", *WAYS}
-    values = {
-        f"varied {axis}" if axis in own - {"rate"} else axis: format_setting(v) for axis, v in line.values.items()
-    }
-    seed = run.job["training"]["seed"]
-    return {"line": study.name_of(line), "variant": line.variant, **values, "seed": seed, "rate": line.rate}
-
-
-def _evaluations(study: Study) -> Iterator[dict[str, Any]]:
-    for line in study.lines:
-        for run in line.runs:
-            facts = _facts(study, line, run)
-            priced = {t: times(run, study.costs.at(t)) for t in study.t_comm}
-            for index, entry in enumerate(run.history):
-                yield _evaluation(facts, run, entry) | {f"time_at_t_comm_{t:g}": priced[t][index] for t in priced}
-
-
-def _evaluation(facts: Mapping[str, Any], run: RunRecord, line: Evaluation) -> dict[str, Any]:
-    """Return one row of a CSV file."""
-    sent = Traffic() if run.in_one_place else line.traffic
-    return {
-        **facts,
-        "round": line.round,
-        "iteration": line.iteration,
-        **{
-            f"{part}_{name}": value
-            for part in ("train", "validation", "test")
-            for name, value in line.measures(part).items()
-        },
-        **{way: getattr(sent, way) for way in WAYS},
-    }
-
-
-def _rows(rows: Iterator[dict[str, Any]]) -> str:
-    """Write rows as CSV; columns appear in the order in which they were first seen."""
-    listed = list(rows)
-    columns = list(dict.fromkeys(name for row in listed for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(listed)
-    return buffer.getvalue()

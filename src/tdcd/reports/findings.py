@@ -10,7 +10,8 @@ import numpy as np
 
 from tdcd.costs import Costs
 from tdcd.files import flat
-from tdcd.reports.lines import LOSS, Line, Measure, setting
+from tdcd.reports.frame import LOSS, Measure
+from tdcd.reports.lines import Line, setting
 from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import mean, spread
 
@@ -150,22 +151,25 @@ def describe_win(win: Win) -> str:
 
 def speedups(study: Study) -> list[str]:
     """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's goal."""
-    lines = [line for line in study.lines if line.variant == "federation"]
-    result = []
-    for group in _groups(lines, "Q") if study.goal is not None else ():
-        gains = []
-        for t in study.t_comm:
-            times = {line.steps: line.times_to(study.measure, study.goal or 0.0, study.costs.at(t)) for line in group}
-            spent = {q: mean(values) for q, values in times.items() if values}
-            first = group[0].steps
-            if first in spent and len(spent) > 1:
-                fastest = min(spent, key=lambda q: spent[q])
-                faster = spent[first] / spent[fastest]
-                gains.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
-        wins = winners(Panel("", tuple(group), ()), study.measure, study.goal or 0.0, study.costs)
-        if gains:
+    lines, goal, result = [line for line in study.lines if line.variant == "federation"], study.goal, []
+    for group in _groups(lines, "Q") if goal is not None else ():
+        wins = winners(Panel("", tuple(group), ()), study.measure, goal or 0.0, study.costs)
+        if gains := _gains(study, group, goal or 0.0):
             result.append(f"{_where(group[0], 'Q')}: {'; '.join(gains)}. First: {'; '.join(map(describe_win, wins))}")
     return result
+
+
+def _gains(study: Study, lines: Sequence[Line], target: float) -> list[str]:
+    """Tell, at each latency, how much faster than the first of some lines that differ in Q the fastest is."""
+    gains, first = [], lines[0].steps
+    for t in study.t_comm:
+        record = {line.steps: line.times_to(study.measure, target, study.costs.at(t)) for line in lines}
+        spent = {q: mean(values) for q, values in record.items() if values}
+        fastest = min(spent, key=lambda q: spent[q]) if spent else first
+        if first in spent and len(spent) > 1 and spent[fastest] > 0:
+            faster = spent[first] / spent[fastest]
+            gains.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
+    return gains
 
 
 def claims(study: Study) -> list[Claim]:
@@ -182,13 +186,13 @@ def claims(study: Study) -> list[Claim]:
 
 
 def _converge(lines: Sequence[Line]) -> Claim:
-    runs = [run for line in lines for run in line.visible_runs]
-    falls = [(run.history[0].train["loss"], run.final.train["loss"]) for run in runs]
-    down = sum(last < first for first, last in falls)
-    total = len(falls) + sum(line.diverged for line in lines)
+    losses = [LOSS.of(line.visible()) for line in lines]
+    begun = [loss for frame in losses for loss in frame.filter(place=0)["value"]]
+    ended = [loss for frame in losses for loss in frame.filter("final")["value"]]
+    down = sum(last < first for first, last in zip(begun, ended, strict=True))
+    total = len(ended) + sum(line.diverged for line in lines)
     words = f"{down} of {total} runs end with a lower training loss than they began with"
-    if falls:
-        begun, ended = [first for first, _ in falls], [last for _, last in falls]
+    if ended:
         words += f": from {min(begun):.3f} … {max(begun):.3f} to {min(ended):.3f} … {max(ended):.3f}"
     hopeless = [line.full for line in lines if not line.runs]
     if hopeless:
@@ -207,19 +211,12 @@ def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
     wins = winners(panel, study.measure, target, study.costs) if target is not None else []
     if target is None or not wins:
         return
-    one, steps = lines[0], {line.label: line.steps for line in lines}
-    gains = []
-    for t in study.t_comm:
-        record = {line.steps: line.times_to(study.measure, target, study.costs.at(t)) for line in lines}
-        spent = {q: mean(values) for q, values in record.items() if values}
-        fastest = min(spent, key=lambda q: spent[q])
-        if one.steps in spent and spent[fastest] > 0:
-            faster = spent[one.steps] / spent[fastest]
-            gains.append(f"at t_comm {t:g}, Q = {fastest} is {faster:.1f} times as fast as Q = {one.steps}")
+    steps = {line.label: line.steps for line in lines}
     order = [max(steps[label] for label in win.label.split(" and ")) for win in wins]
-    larger = order[-1] > one.steps
+    larger = order[-1] > lines[0].steps
     verdict: Verdict = "yes" if larger and all(a < b for a, b in pairwise(order)) else "partly" if larger else "no"
-    words = f"first at {study.measure.label} {target:g}: {'; '.join(map(describe_win, wins))}. {'; '.join(gains)}"
+    words = f"first at {study.measure.label} {target:g}: {'; '.join(map(describe_win, wins))}. "
+    words += "; ".join(_gains(study, lines, target))
     yield Claim("Larger Q wins in time units as t_comm / t_comp grows", where, verdict, words)
 
 

@@ -1,58 +1,22 @@
-"""Lines of a figure: runs that differ in nothing but their seed, and what is measured of them."""
+"""Lines of a figure: runs that differ in nothing but their seed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tdcd.costs import Costs
 from tdcd.files import flat
+from tdcd.reports.frame import Measure, evaluation_frame
 from tdcd.reports.pricing import times
-from tdcd.reports.words import WAYS, label, mean, speak
+from tdcd.reports.words import WAYS, mean, speak
 from tdcd.runs.reader import RunRecord
-from tdcd.runs.records import Evaluation
 
 Array = npt.NDArray[np.float64]
-LOWER = {"loss", "mse"}
-"""Measures that are better the lower they are."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Something that evaluations measure on a part of the data."""
-
-    part: str
-    """"train", "validation" or "test"."""
-    name: str
-
-    @property
-    def lower(self) -> bool:
-        """Tell whether it is better the lower it is."""
-        return self.name in LOWER
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        part = "training" if self.part == "train" else self.part
-        return f"{part} {label(self.name)}"
-
-    def of(self, line: Evaluation) -> float | None:
-        """Return it as an evaluation has it; nothing if it was undefined there."""
-        return line.measures(self.part).get(self.name)
-
-    def good(self, line: Evaluation, target: float) -> bool:
-        """Tell whether an evaluation is at least as good as a target."""
-        value = self.of(line)
-        return value is not None and (value <= target if self.lower else value >= target)
-
-    def best(self, values: Iterable[float]) -> float:
-        """Return the best of some values."""
-        return min(values) if self.lower else max(values)
-
-
-LOSS = Measure("train", "loss")
 
 
 @dataclass(frozen=True)
@@ -101,72 +65,78 @@ class Line:
         """Q."""
         return int(self.runs[0].job["training"]["local_steps"])
 
+    @property
+    def rounds(self) -> int:
+        """The most rounds of any run that did not diverge."""
+        return max((run.history[-1].round for run in self.visible_runs), default=0)
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """Every evaluation of its runs."""
+        return evaluation_frame({str(run.path): run for run in self.runs})
+
+    def visible(self, costs: Costs | None = None) -> pl.DataFrame:
+        """Return every evaluation of the runs that did not diverge; with costs, at which ``time`` it would come."""
+        frame = self.frame if costs is None else self.frame.with_columns(time=self.times(costs))
+        return frame.filter(pl.col("status") != "diverged")
+
+    def times(self, costs: Costs) -> pl.Series:
+        """Return the time at which every evaluation would have been reached."""
+        return pl.Series([time for run in self.runs for time in times(run, costs)], dtype=pl.Float64)
+
+    def ends(self, costs: Costs | None = None) -> pl.DataFrame:
+        """Return the last evaluation of each run that did not diverge."""
+        return self.visible(costs).group_by("run", maintain_order=True).last()
+
     def band(self, measure: Measure, costs: Costs | None = None) -> Band:
         """Return a measure over local steps, or over time if costs are given.
 
         Runs that are under way are shown as far as all have come; one that stopped early stays where it stopped.
         """
-        runs = [run for run in self.visible_runs if all(measure.of(line) is not None for line in run.history)]
+        seen = measure.of(self.visible(costs)).filter(pl.col("value").is_not_null().all().over("run"))
+        runs = seen.partition_by("run", maintain_order=True)
         if not runs:
             nothing = np.empty(0)
             return Band(nothing, nothing, nothing, nothing)
-        under_way = [len(run.history) for run in runs if not run.outcome]
-        length = min(under_way) if under_way else max(len(run.history) for run in runs)
-        longest = max(runs, key=lambda run: len(run.history))
-        if costs is None:
-            x = np.array([line.iteration for line in longest.history[:length]], dtype=np.float64)
-        else:
-            equal = [run for run in runs if len(run.history) >= length]
-            x = np.array([times(run, costs)[:length] for run in equal]).mean(0)
-        y = np.array([[measure.of(run.history[min(i, len(run.history) - 1)]) for i in range(length)] for run in runs])
-        y = y.astype(np.float64)
-        return Band(x, y.mean(0), y.min(0), y.max(0))
+        under_way = [len(run) for run in runs if run["status"][0] == "under way"]
+        length = min(under_way) if under_way else max(len(run) for run in runs)
+        x = [run["iteration" if costs is None else "time"].to_numpy()[:length] for run in runs if len(run) >= length]
+        y = [np.pad(run["value"].to_numpy()[:length], (0, max(0, length - len(run))), mode="edge") for run in runs]
+        return Band(x[0] if costs is None else np.mean(x, 0), np.mean(y, 0), np.min(y, 0), np.max(y, 0))
 
     def finals(self, measure: Measure) -> list[float]:
         """Return what each run ended with."""
-        return _known(measure.of(run.final) for run in self.visible_runs)
+        return measure.of(self.visible()).filter("final")["value"].drop_nulls().to_list()
 
     def by_seed(self, measure: Measure) -> dict[int, float]:
         """Return what each run ended with, by its seed."""
-        ends = {int(run.job["training"]["seed"]): measure.of(run.final) for run in self.visible_runs}
-        return {seed: end for seed, end in ends.items() if end is not None}
+        ends = measure.of(self.visible()).filter("final").drop_nulls("value")
+        return dict(ends.select("seed", "value").iter_rows())
 
     def bests(self, measure: Measure) -> list[float]:
         """Return the best value of each run at any of its evaluations."""
-        parts = [_known(measure.of(line) for line in run.history) for run in self.visible_runs]
-        return [measure.best(values) for values in parts if values]
+        runs = measure.of(self.visible()).drop_nulls("value").partition_by("run", maintain_order=True)
+        return [measure.best(run["value"]) for run in runs]
 
-    def reached(self, measure: Measure, target: float) -> list[int | None]:
-        """Return the place in each run's history where it first is at least as good as a target."""
-        return [
-            next((index for index, line in enumerate(run.history) if measure.good(line, target)), None)
-            for run in self.visible_runs
-        ]
+    def reached(self, measure: Measure, target: float, costs: Costs | None = None) -> pl.DataFrame:
+        """Return the first evaluation that is at least as good as a target, of each run that has one."""
+        good = measure.of(self.visible(costs)).filter(measure.reaches(target))
+        return good.group_by("run", maintain_order=True).first()
 
     def times_to(self, measure: Measure, target: float, costs: Costs) -> list[float] | None:
         """Return the time that each run needs to reach a target; nothing if there is one that does not."""
-        places = self.reached(measure, target)
-        if not places or self.diverged:
-            return None
-        parts = [
-            times(run, costs)[place] for run, place in zip(self.visible_runs, places, strict=True) if place is not None
-        ]
-        return parts if len(parts) == len(places) else None
+        spent = self.reached(measure, target, costs)["time"].to_list()
+        return spent if spent and len(spent) == len(self.visible_runs) and not self.diverged else None
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a run sent by direction, the mean over seeds; nothing is sent in one place."""
-        if not self.visible_runs or self.visible_runs[0].in_one_place:
-            return dict.fromkeys(WAYS, 0.0)
-        return {way: mean([getattr(run.history[-1].traffic, way) for run in self.visible_runs]) for way in WAYS}
+        ends = self.ends()
+        return {way: mean(ends[way].to_list()) if len(ends) else 0.0 for way in WAYS}
 
 
 def setting(axis: str, value: Any) -> str:
     """Write a setting for a label."""
     return str(value) if axis == "case" else f"{axis} = {_short(value)}"
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def _short(value: Any) -> str:

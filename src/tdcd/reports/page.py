@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
@@ -13,6 +14,7 @@ from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
+from tdcd.reports.frame import PARTS, Measure, evaluation_frame
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import WAYS, Table, duration, format_setting, label, metric_of, number, size, speak, time
@@ -99,18 +101,18 @@ def _metric(run: RunRecord, wanted: str | None) -> str:
 
 def pictures(run: RunRecord, metric: str | None = None) -> Iterator[Picture]:
     """Yield the figures of a run."""
-    if not run.history:
+    metric, name = _metric(run, metric), speak(run.variant)
+    frame = evaluation_frame({name: run, **run.baselines})
+    own = frame.filter(run=name)
+    losses = [_curve(part, own, Measure(part, "loss")) for part in PARTS]
+    losses = [curve for curve in losses if curve.x]
+    if not losses:  # nothing was measured, or this hub does not receive it
         return
-    metric = _metric(run, metric)
-    sets = [part for part in ("train", "validation", "test") if run.history[0].measures(part)]
-    if not sets:  # a hub that does not receive them
-        return
-    losses = [_curve(part, run, part, "loss") for part in sets]
     positive = all(value > 0 for curve in losses for value in curve.y)
     yield Picture("loss", "", "local steps", "loss", losses, "y" if positive else "")
     if metric:
-        runs = {speak(run.variant): run, **run.baselines}
-        shown = [_curve(name, part, "test", metric) for name, part in runs.items() if part.history]
+        runs = frame.partition_by("run", maintain_order=True)
+        shown = [_curve(one["run"][0], one, Measure("test", metric)) for one in runs]
         yield Picture("metric", "", "local steps", f"test {label(metric)}", shown)
 
 
@@ -131,32 +133,24 @@ def _cards(run: RunRecord, metric: str) -> Iterator[tuple[str, str]]:
     yield "samples", f"{run.federation.samples:,}"
 
 
-def _curve(name: str, run: RunRecord, part: str, measure: str) -> Curve:
-    points = [(line.iteration, line.measures(part)[measure]) for line in run.history if measure in line.measures(part)]
-    return Curve(name, [x for x, _ in points], [y for _, y in points])
+def _curve(name: str, frame: pl.DataFrame, measure: Measure) -> Curve:
+    points = measure.of(frame).drop_nulls("value")
+    return Curve(name, points["iteration"].to_list(), points["value"].to_list())
 
 
 def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:
     """Return the table of final measures."""
-    finals = {name: run.final for name, run in runs.items() if run.history and run.final.train}
-    if not finals:
+    finals = Measure("train", "loss").of(evaluation_frame(runs)).filter("final").drop_nulls("value")
+    if finals.is_empty():
         return [], []
-    names = list(next(iter(finals.values())).test)
-    validated = [metric] if metric and any(metric in final.validation for final in finals.values()) else []
-    header = ["training loss", *(f"validation {label(name)}" for name in validated)]
-    header += [f"test {label(name)}" for name in names]
-    rows = [
-        (
-            who,
-            [
-                number(final.train["loss"]),
-                *(number(final.validation.get(name)) for name in validated),
-                *(number(final.test.get(name)) for name in names),
-            ],
-        )
-        for who, final in finals.items()
-    ]
-    return header, rows
+    measured = [name for name in finals.columns if not finals[name].is_null().all()]
+    tests = [name.removeprefix("test_") for name in measured if name.startswith("test_")]
+    shown = [Measure("train", "loss"), *(Measure("test", name) for name in tests)]
+    if f"validation_{metric}" in measured:
+        shown.insert(1, Measure("validation", metric))
+    columns = [f"{measure.part}_{measure.name}" for measure in shown]
+    rows = [(str(who), [number(value) for value in values]) for who, *values in finals.select("run", *columns).rows()]
+    return [measure.label for measure in shown], rows
 
 
 def _costs(runs: Mapping[str, RunRecord], t_comm: Sequence[float], costs: Costs) -> Table:

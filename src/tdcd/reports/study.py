@@ -2,16 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from tdcd.costs import T_COMM, Costs
 from tdcd.errors import JobError, RunError, join_names
 from tdcd.files import flat
-from tdcd.reports.lines import Line, Measure, setting
+from tdcd.reports.frame import Measure
+from tdcd.reports.lines import Line, setting
 from tdcd.reports.pricing import check_speeds
-from tdcd.reports.words import metric_of, speak
+from tdcd.reports.words import format_setting, metric_of, speak
 from tdcd.runs.layout import holds_run, holds_sweep
 from tdcd.runs.reader import RunRecord, read_run, read_sweep
 from tdcd.runs.records import SweepRecord
@@ -28,13 +32,13 @@ class Panel:
 
     def target(self, measure: Measure) -> float | None:
         """Return a value, in two digits, that every run of every line reaches, but none has from the beginning."""
-        runs = [run for line in self.lines for run in line.visible_runs]
         bests = [value for line in self.lines for value in line.bests(measure)]
-        if not bests or len(bests) < len(runs):
+        if not bests or len(bests) < sum(len(line.visible_runs) for line in self.lines):
             return None
         worst = max(bests) if measure.lower else min(bests)
         result = _two_digits(worst, up=measure.lower)
-        return None if any(measure.good(run.history[0], result) for run in runs) else result
+        begun = any((line.reached(measure, result)["place"] == 0).any() for line in self.lines)
+        return None if begun else result
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,22 @@ class Study:
     def name_of(self, line: Line) -> str:
         """Return what tells a line from all others: what it varies, or where runs that somebody listed lie."""
         return line.full if self.sweep else line.label
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """Every evaluation of every run, with what tells its line from others, and its time at every ``t_comm``."""
+        frames = []
+        for line in self.lines:
+            own = {"line", "variant", *line.frame.columns}
+            facts = {"line": self.name_of(line), "variant": line.variant}
+            for axis, value in line.values.items():
+                facts[f"varied {axis}" if axis in own else axis] = format_setting(value)
+            facts.pop("rate", None)  # it has a column of its own
+            words = [pl.lit(value).alias(name) for name, value in facts.items()]
+            rate = pl.lit(line.rate, pl.Float64).alias("rate")
+            prices = [line.times(self.costs.at(t)).alias(f"time_at_t_comm_{t:g}") for t in self.t_comm]
+            frames.append(line.frame.select(*words, "seed", rate, pl.exclude("seed"), *prices))
+        return pl.concat(frames, how="diagonal")
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:

@@ -1,0 +1,87 @@
+"""Runs as one table, a row for every evaluation of every run, and what is measured in them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from tdcd.core.ledger import Traffic
+from tdcd.reports.words import WAYS, label
+from tdcd.runs.reader import RunRecord
+
+PARTS = ("train", "validation", "test")
+LOWER = {"loss", "mse"}
+"""Measures that are better the lower they are."""
+_ALWAYS = {
+    "run": pl.String,
+    "status": pl.String,
+    "seed": pl.Int64,
+    "place": pl.Int64,
+    "final": pl.Boolean,
+    "round": pl.Int64,
+    "iteration": pl.Int64,
+    "seconds": pl.Float64,
+    **dict.fromkeys(WAYS, pl.Int64),
+}
+
+
+def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
+    """Return every evaluation of some runs, in order.
+
+    Columns: ``run``, its name; ``status`` and ``seed`` of the run; ``place`` in its history; ``final``, whether it is
+    that of the selected weights; ``round``, ``iteration``, ``seconds``; the bytes sent so far, by direction; and
+    ``PART_NAME`` for everything measured, null where it is undefined.
+    """
+    rows = [
+        {
+            "run": name,
+            "status": run.status,
+            "seed": int(run.job["training"]["seed"]),
+            "place": place,
+            "final": line is run.final,
+            "round": line.round,
+            "iteration": line.iteration,
+            "seconds": line.seconds,
+            **{f"{part}_{what}": value for part in PARTS for what, value in line.measures(part).items()},
+            **{way: getattr(Traffic() if run.in_one_place else line.traffic, way) for way in WAYS},
+        }
+        for name, run in runs.items()
+        for place, line in enumerate(run.history)
+    ]
+    return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=_ALWAYS) if rows else pl.DataFrame({}, _ALWAYS)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something that evaluations measure on a part of the data."""
+
+    part: str
+    """"train", "validation" or "test"."""
+    name: str
+
+    @property
+    def lower(self) -> bool:
+        """Tell whether it is better the lower it is."""
+        return self.name in LOWER
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        part = "training" if self.part == "train" else self.part
+        return f"{part} {label(self.name)}"
+
+    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return evaluations with this measure as ``value``; null where it is undefined."""
+        column = f"{self.part}_{self.name}"
+        return frame.with_columns(value=column if column in frame.columns else pl.lit(None, pl.Float64))
+
+    def reaches(self, target: float) -> pl.Expr:
+        """Tell whether ``value`` is at least as good as a target."""
+        return pl.col("value") <= target if self.lower else pl.col("value") >= target
+
+    def best(self, values: Iterable[float]) -> float:
+        """Return the best of some values."""
+        return min(values) if self.lower else max(values)
+
+
+LOSS = Measure("train", "loss")
