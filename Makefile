@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the package anew
 
 .PHONY: help demo test quick check coverage sanitize oldest bench format protocol clean
 

@@ -7,7 +7,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from zygote import FastPopen
+
 torch.set_num_threads(1)
+setattr(subprocess, "Popen", FastPopen)  # noqa: B010 - processes need not wait for torch
 settings.register_profile(
     "tdcd", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 from tdcd.core.network import Block
 from tdcd.core.state import SiloState
 from tdcd.errors import TdcdError
+from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
+from tdcd.sites import participants
+from tdcd.sites.client import session
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.hub import Hub
@@ -30,6 +33,22 @@ from tdcd.sites.transport.memory import MemoryHub
 T = TypeVar("T")
 Fault = Callable[[Identity, Message], str]
 """What a client does when it is asked something: "" reply, "die", "hang" until much later."""
+
+
+_DATA: dict[str, JobData] = {}
+
+
+def remembered_data(job: Job) -> JobData:
+    """Read a data set once, though every client does: in one process that is most of the time."""
+    key = job.model_dump_json()
+    if key not in _DATA:
+        _DATA.clear()
+        _DATA[key] = load_data(job)
+    return _DATA[key]
+
+
+for module in (session, participants):
+    setattr(module, "load_data", remembered_data)  # noqa: B010
 
 
 def _no_fault(who: Identity, message: Message) -> str:

@@ -208,9 +208,12 @@ class Brought:
     width: int = 0
 
 
+_BROUGHT = TypeAdapter(Brought)
+
+
 def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
     try:
-        return TypeAdapter(Brought).validate_json(json.dumps(brought), strict=True)
+        return _BROUGHT.validate_json(json.dumps(brought), strict=True)
     except ValidationError as error:
         raise RefusedError(
             f"the hub of silo '{silo}' brings something malformed to the meeting: {error}"[:500]
