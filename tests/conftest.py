@@ -10,26 +10,31 @@ from hypothesis import HealthCheck, settings
 from zygote import FastPopen
 
 torch.set_num_threads(1)
-setattr(subprocess, "Popen", FastPopen)  # noqa: B010 - processes need not wait for torch
 settings.register_profile(
     "tdcd", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("quick", settings.get_profile("tdcd"), max_examples=3)
-settings.load_profile("quick" if "TDCD_QUICK" in os.environ else "tdcd")
+QUICK = "TDCD_QUICK" in os.environ
+settings.load_profile("quick" if QUICK else "tdcd")
 
 COMPILERS = ("c++", "g++", "clang++")
 
 
-@pytest.fixture(autouse=True)
-def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip tests that start a process, but for a compiler, where a quick look is wanted (``make quick``)."""
-    if "TDCD_QUICK" not in os.environ:
-        return
-    start = subprocess.Popen.__init__
+class QuickPopen(FastPopen):
+    """Skips tests that start a process, but for a compiler, where a quick look is wanted (``make quick``)."""
 
-    def started(process: Any, command: Any, *arguments: Any, **named: Any) -> None:
-        if Path(command if isinstance(command, str) else command[0]).name not in COMPILERS:
+    def __init__(self, command: Any, *more: Any, **named: Any) -> None:
+        name = Path(command if isinstance(command, str) else command[0]).name
+        if "PYTEST_CURRENT_TEST" in os.environ and name not in COMPILERS:
             pytest.skip("it starts a process")
-        start(process, command, *arguments, **named)
+        super().__init__(command, *more, **named)
 
-    monkeypatch.setattr(subprocess.Popen, "__init__", started)
+
+setattr(subprocess, "Popen", QuickPopen if QUICK else FastPopen)  # noqa: B010 - processes need not wait for torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what takes long, where a quick look is wanted."""
+    for item in items:
+        if QUICK and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="it takes long"))

@@ -2,8 +2,8 @@
 
 ``FastPopen`` is ``subprocess.Popen``, but ``python -m tdcd …`` and scripts of these tests begin as copies of such a
 process. They are real processes, with a PID, pipes, a memory and a death of their own; whoever started them waits for
-them as for any other child, because orphans fall to it. Whatever asks for an interpreter of its own gets one: other
-scripts, ``-c``, and environments that change how Python runs. So does every command where the system is not Linux.
+them as for any other child, because orphans fall to it. Other scripts and ``-c`` get an interpreter of their own; so
+does every command where the system is not Linux.
 """
 
 import atexit
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PRELOADED = (
     "tdcd.cli.main",
@@ -45,11 +45,12 @@ REAL = subprocess.Popen
 class Zygote:
     """The process that forks; there is one for each process of tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimize: str) -> None:
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
         self._near, far = socket.socketpair()
         with far:
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
+            path = os.pathsep.join(place for place in sys.path if place)
+            environment = os.environ | {"PYTHONPATH": path, "PYTHONOPTIMIZE": optimize}
             command = [sys.executable, str(Path(__file__)), str(far.fileno())]
             self.process = REAL(command, pass_fds=[far.fileno()], env=environment, stdin=subprocess.DEVNULL)
         self._lock = threading.Lock()
@@ -72,7 +73,8 @@ class Zygote:
 class FastPopen(REAL):  # type: ignore[type-arg]
     """Popen, which forks where that makes no difference but for the time."""
 
-    zygote: Zygote | None = None
+    zygotes: ClassVar[dict[str, Zygote]] = {}
+    """By the value of PYTHONOPTIMIZE."""
 
     def _execute_child(self, args: Any, *more: Any) -> None:
         names = ("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo", "creationflags",
@@ -82,14 +84,15 @@ class FastPopen(REAL):  # type: ignore[type-arg]
         if not _forkable(args, given):
             super()._execute_child(args, *more)  # type: ignore[misc]
             return
-        if FastPopen.zygote is None:
-            FastPopen.zygote = Zygote()
+        environment = dict(os.environ if given["env"] is None else given["env"])
+        optimize = environment.get("PYTHONOPTIMIZE", "")
+        if optimize not in FastPopen.zygotes:
+            FastPopen.zygotes[optimize] = Zygote(optimize)
         near = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
         streams = [own if own != -1 else number for number, own in enumerate(near)]
-        environment = dict(os.environ if given["env"] is None else given["env"])
         cwd = os.fspath(given["cwd"] or Path.cwd())
         wanted = {"command": [str(word) for word in args], "environment": environment, "cwd": cwd}
-        self.pid = FastPopen.zygote.fork(wanted | {"session": given["start_new_session"]}, streams)
+        self.pid = FastPopen.zygotes[optimize].fork(wanted | {"session": given["start_new_session"]}, streams)
         self._child_created = True
         if isinstance(devnull := getattr(self, "_devnull", None), int):
             os.close(devnull)
@@ -101,9 +104,6 @@ class FastPopen(REAL):  # type: ignore[type-arg]
 def _forkable(args: Any, given: dict[str, Any]) -> bool:
     plain = sys.platform == "linux" and not given["pass_fds"] and not given["shell"] and given["preexec_fn"] is None
     if not plain or isinstance(args, str | bytes | os.PathLike) or str(args[0]) != sys.executable:
-        return False
-    environment = os.environ if given["env"] is None else given["env"]
-    if any(name in environment for name in ("PYTHONOPTIMIZE", "PYTHONHASHSEED")):
         return False
     if str(args[1]) == "-m":
         return str(args[2]).split(".")[0] == "tdcd"

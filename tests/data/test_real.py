@@ -14,6 +14,7 @@ import tdcd
 from tdcd.data.sets import read
 from tdcd.data.sets.inspect import inspect
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TDCD_DATA", ROOT.parent / "shared" / "data"))
 EXAMPLE = ROOT / "examples" / "bank_insurer"

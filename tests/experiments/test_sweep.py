@@ -374,7 +374,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_files(tmp_path: Path) -> Non
             command(file, "-o", tmp_path / "killed", "--quiet"), stderr=subprocess.PIPE, text=True
         )
         try:
-            _, errors = process.communicate(timeout=drawn.uniform(2.0, 6.0) if kills < 5 else 300)
+            _, errors = process.communicate(timeout=drawn.uniform(0.3, 3.0) if kills < 5 else 300)
         except subprocess.TimeoutExpired:
             process.send_signal(drawn.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
             process.communicate()

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -529,11 +529,13 @@ def test_noise_at_real_sites_is_nobodys_to_draw_again(tmp_path: Path) -> None:
 
 
 def test_the_pid_of_a_process_is_looked_at_with_care() -> None:
-    pattern = os.urandom(16)
-    count, size = count_in_memory(os.getpid(), [pattern])
-    assert count >= 1
-    assert size > 1 << 20
-    assert count_in_memory(2**22 + 1, [pattern]) == (0, 0)
+    pattern = "looked for " * 3
+    with subprocess.Popen(["/bin/sh", "-c", "sleep 60; :", pattern]) as process:
+        count, size = count_in_memory(process.pid, [pattern.encode()])
+        process.kill()
+    assert count == 1
+    assert size > 1 << 12
+    assert count_in_memory(2**22 + 1, [pattern.encode()]) == (0, 0)
 
 
 def test_tables_with_three_silos_as_in_the_simulation(tmp_path: Path) -> None:

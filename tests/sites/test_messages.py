@@ -192,6 +192,7 @@ def test_memory_follows_what_has_come_not_what_is_promised() -> None:
     assert peak < 1_000_000
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_spoilt_streams_do_no_harm() -> None:
     """Flip, cut, double, reorder and invent frames: the decoder gives a message or refuses, and nothing else."""
     generator = np.random.default_rng(2021)

@@ -1,5 +1,6 @@
 """The contract: real processes over real TLS sockets end with the blocks of the simulation."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tdcd.runs.reader import read_history
 from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.security.identity import Identity
+from zygote import REAL
 
 
 def digits(folder: Path) -> Job:
@@ -24,9 +26,8 @@ def digits(folder: Path) -> Job:
 def test_a_deployed_federation_ends_as_the_simulation_does(
     example: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables without assertions, as ``python -O`` runs it: none of them handles a message."""
-    if example is write_tables:
-        monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    """Without assertions, as ``python -O`` runs it: none of them handles a message."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     assert callable(example)
     job: Job = example(tmp_path)
     federation = LocalFederation.laid_out(job, tmp_path / "deployed")
@@ -48,6 +49,7 @@ def test_a_deployed_federation_ends_as_the_simulation_does(
         total += history[-1].traffic
     assert total == expected.final.traffic  # what was really sent is what the ledger counts
     assert all(process.returncode == 0 for process in federation.processes.values()), logs
+    monkeypatch.setattr(subprocess, "Popen", REAL)
     alone = federation.sites[Identity(next(iter(federation.runs)))]  # started again, it needs nobody
     assert alone.start(quiet=True).wait(120) == 0
     assert "the training has ended before" in alone.log.read_text()

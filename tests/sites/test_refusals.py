@@ -383,6 +383,7 @@ def test_without_tls_nowhere_else(address: str) -> None:
         check_loopback(address)
 
 
+@pytest.mark.slow
 def test_a_hub_goes_on_with_a_renewed_certificate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its line to another hub was opened with the old one, which expires meanwhile."""
     monkeypatch.setattr("tdcd.sites.security.tls.TRUSTED", 0.0)

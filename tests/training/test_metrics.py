@@ -8,10 +8,12 @@ from itertools import product
 from math import exp, log
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn import metrics
 
 from support import examples
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
@@ -51,12 +53,30 @@ def softmax(row: list[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
+def scikit_learn(objective: Objective, scores: torch.Tensor, labels: Any) -> dict[str, float]:
+    """Return what scikit-learn makes of the same scores, where it does not warn that something is undefined."""
+    y, said = labels.numpy(), objective.predictions(scores).numpy()
+    if isinstance(objective, SquaredError):
+        return {"mse": metrics.mean_squared_error(y, said)} | ({"r2": metrics.r2_score(y, said)} if len(y) > 1 else {})
+    many = isinstance(objective, CrossEntropy)
+    result = {"accuracy": metrics.accuracy_score(y, said)}
+    result["f1"] = metrics.f1_score(y, said, average="macro" if many else "binary", zero_division=0)
+    if len(set(y.tolist())) == (scores.shape[1] if many else 2):
+        truth = np.eye(scores.shape[1])[y] if many else y
+        values = objective.probabilities(scores) if many else scores.squeeze(1)
+        result["auroc"] = metrics.roc_auc_score(truth, values, average="macro")
+        result["auprc"] = metrics.average_precision_score(truth, values, average="macro")
+    return result
+
+
 def check(objective: Objective, rows: list[list[float]], labels: Any, expected: dict[str, float], cuts: int) -> None:
     scores = torch.tensor(rows, dtype=torch.float64)
     result = measure(objective, scores, labels)
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
     assert set(result) == set(expected)
+    for name, value in scikit_learn(objective, scores, labels).items():
+        assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
     ranked = ranks(objective, scores)
     sums = added(
         tally(objective, scores[k::cuts], labels[k::cuts], ranked[k::cuts]) for k in range(cuts) if len(scores[k::cuts])

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tdcd.compute import cores
 from tdcd.core.gradients import GradientPrivatizer
+from tdcd.core.objective import BinaryCrossEntropy
 from tdcd.core.script import Diverged
 from tdcd.core.state import States
 from tdcd.data.arrays import Array
@@ -30,7 +31,7 @@ from tdcd.errors import JobError, nearest
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job
 from tdcd.training.labels import Labels
-from tdcd.training.metrics import PRIMARY, measure, scikit_learn
+from tdcd.training.metrics import PRIMARY, measure
 from tdcd.training.setup import Setup, device_of, prepare
 
 Log = Callable[[int, int], None]
@@ -200,8 +201,9 @@ def _either_way(norms: Array, labels: Array) -> float:
 
 def area(scores: Array, positive: Array) -> float:
     """Return the area under the ROC curve; a guess where there is only one class."""
-    positive = np.asarray(positive, dtype=bool)
-    return float(scikit_learn().roc_auc_score(positive, scores)) if positive.any() and not positive.all() else 0.5
+    logits = torch.from_numpy(np.asarray(scores, dtype=np.float64)).unsqueeze(1)
+    labels = torch.from_numpy(np.asarray(positive, dtype=np.float64))
+    return measure(BinaryCrossEntropy(), logits, labels).get("auroc", 0.5)
 
 
 def privatizers_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[GradientPrivatizer | None]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
-from tdcd.reports.figures import Bars, Curve, Picture
+from tdcd.reports.figures import Bars, Curve, Drawing, Picture
 from tdcd.reports.findings import claims, describe_win, time_to, winners
 from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
@@ -21,7 +21,7 @@ from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
 from tdcd.runs.reader import RunRecord
 
-Drawn = tuple[Picture | Bars, str]
+Drawn = tuple[Drawing, str]
 """A figure and its SVG."""
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
@@ -130,7 +130,7 @@ def _cards(study: Study) -> Iterator[tuple[str, str]]:
     yield "test samples", f"{study.runs[0].federation.test_samples:,}"
 
 
-def _pictures(study: Study, panel: Panel) -> Iterator[Picture | Bars]:
+def _pictures(study: Study, panel: Panel) -> Iterator[Drawing]:
     """Yield the figures of a panel: the metric over time units, loss and metric over local steps, who is first."""
     stem = "".join(c if c.isalnum() else "-" for c in panel.title).strip("-").replace("---", "-")
     stem = f"{stem}-" if stem else ""

@@ -2,11 +2,13 @@
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -50,28 +52,66 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Drawing(ABC):
     """A figure that can be written in several formats."""
 
     name: str
     """Its file's name; also keeps the inner IDs of several figures on a page apart."""
     caption: str
     x: str
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """What it shows, for whoever cannot see it."""
+
+    @abstractmethod
+    def draw(self) -> Figure:
+        """Draw it."""
+
+    @cached_property
+    def _laid_out(self) -> Figure:
+        with _style():
+            figure = self.draw()
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # everything has its place, whatever the format
+        return figure
+
+    @final
+    def svg(self) -> str:
+        """Return an ``<svg>`` element."""
+        buffer = io.StringIO()
+        with _style({"svg.hashsalt": self.name}):
+            self._laid_out.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        svg = buffer.getvalue()
+        return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(self.summary)}" ', 1)
+
+    @final
+    def png(self) -> bytes:
+        """Return a PNG, large enough for print."""
+        buffer = io.BytesIO()
+        with _style():
+            self._laid_out.savefig(buffer, format="png", dpi=200, metadata={"Software": None})
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Picture(Drawing):
+    """Curves."""
+
     y: str
     curves: Sequence[Curve]
     logarithmic: Literal["", "y", "xy"] = ""
     limit: float | None = None
     """Where x ends, if some curves go much further than others."""
 
-    def svg(self) -> str:
-        """Return an ``<svg>`` element."""
-        return _svg(self._figure, self.name, f"{self.y} over {self.x}")
+    @property
+    def summary(self) -> str:
+        """See Drawing."""
+        return f"{self.y} over {self.x}"
 
-    def png(self) -> bytes:
-        """Return a PNG, large enough for print."""
-        return _png(self._figure)
-
-    def _figure(self) -> Figure:
+    def draw(self) -> Figure:
+        """See Drawing."""
         figure = Figure(figsize=(5.2, 3.5), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xlabel(self.x)
@@ -126,25 +166,20 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(Drawing):
     """Parts of a whole for several lines, as bars that lie on top of each other."""
 
-    name: str
-    caption: str
-    x: str
     labels: Sequence[str]
     parts: Mapping[str, Sequence[float]]
     """A value for every label, by the name of the part."""
 
-    def svg(self) -> str:
-        """Return an ``<svg>`` element."""
-        return _svg(self._figure, self.name, f"{self.x} by {', '.join(self.parts)}")
+    @property
+    def summary(self) -> str:
+        """See Drawing."""
+        return f"{self.x} by {', '.join(self.parts)}"
 
-    def png(self) -> bytes:
-        """Return a PNG, large enough for print."""
-        return _png(self._figure)
-
-    def _figure(self) -> Figure:
+    def draw(self) -> Figure:
+        """See Drawing."""
         figure = Figure(figsize=(5.2, 1.3 + 0.32 * len(self.labels)), layout="constrained")
         axes = figure.add_subplot()
         done = [0.0] * len(self.labels)
@@ -167,7 +202,7 @@ def _blank(drawn: Sequence[Any]) -> list[str]:
 
 
 @contextmanager
-def _drawing(more: dict[Any, Any]) -> Iterator[None]:
+def _style(more: Mapping[Any, Any] = {}) -> Iterator[None]:
     """Draw in the style of all figures. Letters that no font here has are for whoever looks at the figure to show."""
     names = {font.name for font in fontManager.ttflist}
     fonts = ["DejaVu Sans", *(name for name in FONTS if name in names)]
@@ -175,18 +210,3 @@ def _drawing(more: dict[Any, Any]) -> Iterator[None]:
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .* natively")
         yield
-
-
-def _svg(draw: Callable[[], Figure], name: str, log: str) -> str:
-    buffer = io.StringIO()
-    with _drawing({"svg.hashsalt": name}):
-        draw().savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(log)}" ', 1)
-
-
-def _png(draw: Callable[[], Figure]) -> bytes:
-    buffer = io.BytesIO()
-    with _drawing({}):
-        draw().savefig(buffer, format="png", dpi=200, metadata={"Software": None})
-    return buffer.getvalue()

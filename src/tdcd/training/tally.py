@@ -1,8 +1,8 @@
-"""Loss and metrics from sums: what clients tell who keep their labels.
+"""Loss and metrics from sums over rows, which clients whose labels are private send in place of these.
 
-Each adds up over its own rows; the sums of all clients make the measures of all rows. For the area under the ROC curve
-they receive the rank of each row's score among all rows: the sum of the positives' ranks is enough. The area under the
-precision-recall curve is no such sum, and is left out.
+The sums of all clients make the measures of all rows. For the area under the ROC curve, clients receive the rank of
+each row's score among all rows: the sum of the positives' ranks is enough. The area under the precision-recall curve is
+no such sum, and is left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
 from tdcd.errors import ModelError
-from tdcd.training.metrics import as_double
 
 Tally = Mapping[str, list[float]]
 """Sums over some rows, by name; the same names for the same loss and width."""
@@ -35,9 +34,10 @@ def tally(objective: Objective, scores: Tensor, labels: Tensor, ranked: Tensor) 
     """Add up over a client's rows: scores (n, E), prepared labels, and the ranks (n, E) of these rows among all."""
     if not isinstance(objective, CrossEntropy | BinaryCrossEntropy | SquaredError):
         raise ModelError(f"no metrics are known for the loss {type(objective).__name__}")
+    truth = labels.double() if labels.is_floating_point() else labels
     sums = {
         "rows": torch.tensor([float(len(scores))]),
-        "loss": objective.losses(scores.double(), as_double(labels)).sum().view(1),
+        "loss": objective.losses(scores.double(), truth).sum().view(1),
     }
     predicted = objective.predictions(scores)
     if isinstance(objective, CrossEntropy | BinaryCrossEntropy):
