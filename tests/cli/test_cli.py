@@ -104,6 +104,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line["test"] for line in lines if line["event"] == "evaluation"] == [line["test"] for line in history]
 
 
+@pytest.mark.slow
 def test_options_override_the_file() -> None:
     words = [
         "-R",
@@ -267,6 +268,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(kind: signal.Signals
     assert json.loads(Path("run/result.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_where_an_uninterrupted_one_ends() -> None:
     assert tdcd_command("train", *LONG, "-q", "-o", "whole") == 0
     process = spawn("train", *LONG, "-q", "-o", "killed")

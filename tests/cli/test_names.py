@@ -67,6 +67,7 @@ label = "y"
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_shows_names_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     job(name=name)

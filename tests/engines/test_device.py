@@ -29,6 +29,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "kind", "steps"), PATHS)
 @pytest.mark.parametrize("averaging", ["uniform", "samples"])
 def test_a_round_on_another_device(

@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = ("authors_lstm_n1_k4_q7", "authors_lstm_n4_k3_q5")
 
 
-@pytest.mark.parametrize("engine", ["local", "oracle"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("oracle", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILES)
 def test_follows_the_authors_trajectory(name: str, engine: EngineName) -> None:
     record = np.load(GOLDEN / f"{name}.npz", allow_pickle=False)

@@ -42,6 +42,7 @@ def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: 
     assert distance(drawn.run(engine(drawn, "auto", private), 2), shared) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stacked", "layers", "loop"])
 @settings(max_examples=examples(15))
 @given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
@@ -60,6 +61,7 @@ def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None
     assert distance(drawn.run(engine(drawn, "auto", private), 2), expected) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["stacked", "layers", "loop", "kernel"])
 @settings(max_examples=examples(15))
 @given(problems(("linear", "mlp")), st.sampled_from(OWNERS))

@@ -106,6 +106,7 @@ def test_only_the_silo_with_the_labels_may_lack_features(tmp_path: Path) -> None
         tdcd.Federation.from_silos(silos[1:], [0, 1, 0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["exact", "stale", "shared"])
 def test_a_silo_with_labels_only(sharing: str, tmp_path: Path) -> None:
     """Trained, predicted from, measured with, and drawn; alone it can do nothing."""

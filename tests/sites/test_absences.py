@@ -28,6 +28,7 @@ from tdcd.sites.hub.context import HubContext
 from tdcd.sites.messages.frames import Message
 from tdcd.sites.security.identity import Identity
 
+pytestmark = pytest.mark.slow
 MODES = ("shared", "exact", "stale", "registry shared", "registry exact", "registry stale")
 
 

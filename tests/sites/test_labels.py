@@ -538,6 +538,7 @@ def test_the_pid_of_a_process_is_looked_at_with_care() -> None:
     assert count_in_memory(2**22 + 1, [pattern.encode()]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_tables_with_three_silos_as_in_the_simulation(tmp_path: Path) -> None:
     shared = write_tables(tmp_path)
     for sharing in ("exact", "stale"):

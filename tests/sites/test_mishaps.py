@@ -181,6 +181,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
     return ended
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_only_some_hubs_have_is_done_again(tmp_path: Path) -> None:
     work = job(silos=3, clients=2, evaluate_every=2, checkpoint_every=4)
 
