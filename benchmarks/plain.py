@@ -8,8 +8,7 @@ from torch import Tensor
 
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 
 
 def plain_round(blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask]) -> Blocks:

@@ -11,10 +11,9 @@ from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
-from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.state import SiloState
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
 from tdcd.engines import Training
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18

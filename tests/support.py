@@ -23,11 +23,10 @@ from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
-from tdcd.core.round import Round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
 from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.local import GradientRecorder

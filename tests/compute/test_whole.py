@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from support import module, one_round, problem, same
-from tdcd.compute import Workers, whole
+from tdcd.compute import Threads, whole
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Network
 from tdcd.errors import ModelError
@@ -23,7 +23,7 @@ def test_whole_data_sets_are_embedded_in_pieces(workers: int) -> None:
     network = Network(nn.Sequential(Watched(4, 2), nn.Dropout(0.9)))
     block = network.initial()
     Watched.largest = 0
-    result = embed_whole("a", network, block, rows, Workers(workers))
+    result = embed_whole("a", network, block, rows, Threads(workers))
     assert Watched.largest == whole.PIECE
     assert torch.allclose(result, network.with_weights(block)(rows), atol=1e-6)
 

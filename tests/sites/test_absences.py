@@ -18,8 +18,8 @@ from sites.test_labels import keeping, registry, simulated
 from sites.test_rounds import ROUNDS, Watched, job, same
 from support import examples
 from tdcd.core.network import Blocks
-from tdcd.core.round import Round
 from tdcd.core.state import SiloState
+from tdcd.core.task import Round
 from tdcd.errors import DeploymentError
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job

@@ -22,8 +22,8 @@ from sites.test_rounds import ROUNDS, Watched, deployed, job, patient, same, set
 from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
-from tdcd.core.round import Round
 from tdcd.core.state import SiloState
+from tdcd.core.task import Round
 from tdcd.data.holdout import Part
 from tdcd.errors import DeploymentError, JobError
 from tdcd.jobs.load import load_job, parse_job

@@ -15,9 +15,9 @@ from sites.memory import Federation, run_virtually
 from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
-from tdcd.core.round import Round
 from tdcd.core.script import Lost
 from tdcd.core.state import SiloState
+from tdcd.core.task import Round
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Measures
 from tdcd.jobs.data import load_data

@@ -16,8 +16,8 @@ from torch import nn
 import tdcd
 from support import same
 from tdcd.files import write_atomically
-from tdcd.runs.jobs import differences, stored_job
 from tdcd.runs.store import RunDirectory
+from tdcd.runs.stored_job import differences, stored_job
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))

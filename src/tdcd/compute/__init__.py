@@ -3,12 +3,12 @@
 from tdcd.compute.base import Compute
 from tdcd.compute.choose import ComputeName, choose, gains_by_workers, make
 from tdcd.compute.loop import draws
-from tdcd.compute.workers import Workers, cores, one_torch_thread
+from tdcd.compute.threads import Threads, cores, one_torch_thread
 
 __all__ = [
     "Compute",
     "ComputeName",
-    "Workers",
+    "Threads",
     "choose",
     "cores",
     "draws",

@@ -8,12 +8,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tdcd.compute.workers import Workers
+from tdcd.compute.threads import Threads
 from tdcd.core.average import Mean
 from tdcd.core.local_steps import Steps, finish
 from tdcd.core.network import Block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError, TdcdError, join_names
 
@@ -70,7 +69,7 @@ def gradient_at(task: SiloTask, shards: Shards, rows: Tensor, places: Tensor | s
 
 
 def descend_pieces(
-    task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], workers: Workers
+    task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], workers: Threads
 ) -> Mean:
     """Run all steps of pieces through, one piece after the other or one a worker; add up in their order."""
 
@@ -87,7 +86,7 @@ def descend_pieces(
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, block: Block, pieces: Iterable[Piece], workers: Workers) -> None:
+    def __init__(self, block: Block, pieces: Iterable[Piece], workers: Threads) -> None:
         self._block, self._pieces, self._workers = block, list(pieces), workers
         self._embeddings = workers.map(lambda piece: next(piece.steps), self._pieces)
 

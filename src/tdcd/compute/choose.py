@@ -17,18 +17,17 @@ from tdcd.compute.mixed import Mixed
 from tdcd.compute.modules import SMALL, is_unaltered, rows_are_independent, weights_of
 from tdcd.compute.one_step import OneStep, one_step
 from tdcd.compute.stacked import Stacked
-from tdcd.compute.workers import ALONE, Workers, heavy
+from tdcd.compute.threads import ALONE, Threads, heavy
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, copy_block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork
 
 ComputeName = Literal["auto", "one-step", "kernel", "layers", "stacked", "loop"]
 PathName = Literal["one-step", "kernel", "layers", "stacked", "mixed", "loop"]
-_MAKERS: dict[PathName, Callable[[SiloTask, Workers], Compute]] = {
+_MAKERS: dict[PathName, Callable[[SiloTask, Threads], Compute]] = {
     "one-step": OneStep,
     "layers": Layers,
     "stacked": Stacked,
@@ -82,7 +81,7 @@ def _small_images(task: SiloTask) -> bool:
 
 
 def make(
-    task: SiloTask, name: PathName, workers: Workers = ALONE, threads: int = 1, *, seeded: bool = False
+    task: SiloTask, name: PathName, workers: Threads = ALONE, threads: int = 1, *, seeded: bool = False
 ) -> Compute:
     """Make a silo's path. Its clients are shared out to ``workers``; a kernel has ``threads`` of its own.
 

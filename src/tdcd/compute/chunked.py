@@ -14,12 +14,11 @@ from torch import Tensor
 
 from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces
 from tdcd.compute.modules import rows_are_independent
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.average import Mean
 from tdcd.core.local_steps import Steps
 from tdcd.core.network import Block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 
 PIECE = 4096
@@ -45,7 +44,7 @@ class Chunked(ABC):
     cache = 1 << 20
     """Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
         self.task, self.workers = task, workers
         self.padded = rows_are_independent(task.network.module)
         initial = task.network.initial()

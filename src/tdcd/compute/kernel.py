@@ -14,8 +14,7 @@ from tdcd.compute.one_step import active_weight, one_step, shares
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError
 from tdcd.models.lstm import LSTMNetwork

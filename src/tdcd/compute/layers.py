@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tdcd.compute.chunked import Chunked
 from tdcd.compute.modules import is_unaltered
 from tdcd.compute.stacked import stack
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.local_steps import Backward, Steps, local_steps
 from tdcd.core.network import Block, copy_block
 from tdcd.core.task import SiloTask
@@ -45,7 +45,7 @@ class Dense:
 class Layers(Chunked):
     """Compute a chunk of clients by batched matrix products."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
         result = dense_layers(task.network.module)
         assert result is not None, "only for chains of linear layers"  # noqa: S101
         self._layers = result

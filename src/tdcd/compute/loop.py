@@ -13,15 +13,14 @@ from torch import Tensor
 from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces, weight_of
 from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.modules import leaves_rows_alone
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.average import Mean
 from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
-from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
 from tdcd.core.streams import borrow_stream, reseed, set_stream, stream_state
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.core.torch_extras import copy_all_, writes
 
@@ -43,7 +42,7 @@ class First:
 class Loop:
     """Compute a silo's clients one at a time, or one a worker."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE, *, seeded: bool = False) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE, *, seeded: bool = False) -> None:
         """Prepare it. With ``seeded``, every client has a random stream, though the network seemed not to draw."""
         self._task = task
         self._device = task.features.device

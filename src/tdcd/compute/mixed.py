@@ -7,11 +7,10 @@ from torch import Tensor
 from tdcd.compute.base import Piece, Suspendable
 from tdcd.compute.loop import Loop
 from tdcd.compute.stacked import Stacked
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 
 CROWD = 8
@@ -21,7 +20,7 @@ CROWD = 8
 class Mixed:
     """For networks whose rows may influence each other: only clients of equal size can be stacked."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE, *, seeded: bool = False) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE, *, seeded: bool = False) -> None:
         self._stacked, self._loop = Stacked(task, workers), Loop(task, workers, seeded=seeded)
         self._now: Suspendable = self._loop
 

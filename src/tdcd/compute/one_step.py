@@ -9,12 +9,11 @@ from torch import Tensor
 
 from tdcd.compute.base import blame, check_embedding, gradient_at
 from tdcd.compute.footprint import KEPT, bytes_per_row
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.average import Mean
 from tdcd.core.local_steps import LocalSteps, gradient_of
 from tdcd.core.network import Block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 
 PIECE = 512
@@ -24,7 +23,7 @@ PIECE = 512
 class OneStep:
     """Compute all clients of a silo as one; the exchange's forward pass is the step's, if there is memory for it."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
         assert one_step(task.steps), "only for a single plain step"  # noqa: S101
         self._task, self._workers = task, workers
         self._per_row = max(1, bytes_per_row(task) or 0)

@@ -8,11 +8,10 @@ from tdcd.compute.base import blame, check_embedding
 from tdcd.compute.chunked import Chunk, Chunked
 from tdcd.compute.footprint import bytes_per_row
 from tdcd.compute.modules import leaves_rows_alone
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.network import Block, copy_block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 
 
@@ -22,7 +21,7 @@ class Stacked(Chunked):
     cache = 1 << 24
     """Many clients for each call count more than the nearest cache: a call costs a hundred microseconds or more."""
 
-    def __init__(self, task: SiloTask, workers: Workers = ALONE) -> None:
+    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
         super().__init__(task, workers)
         self._copies = not leaves_rows_alone(task.network.module)
         """Whether each pass needs rows of its own, as it may write to them."""

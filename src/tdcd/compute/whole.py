@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tdcd.compute.workers import ALONE, Workers
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.network import Block, Network, copy_block
 from tdcd.errors import ModelError
 
@@ -11,7 +11,7 @@ PIECE = 1024
 """Rows embedded at a time."""
 
 
-def embed_whole(silo: str, network: Network, block: Block, features: Tensor, workers: Workers = ALONE) -> Tensor:
+def embed_whole(silo: str, network: Network, block: Block, features: Tensor, workers: Threads = ALONE) -> Tensor:
     """Return the embeddings (M, E) of all rows, with the network in evaluation mode.
 
     Changes nothing, whatever the module writes to; a caller whose modules may draw borrows the random stream.

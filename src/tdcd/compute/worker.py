@@ -6,12 +6,11 @@ from torch import Tensor
 from tdcd.compute.base import Suspendable, Suspended
 from tdcd.compute.choose import PathName, make
 from tdcd.compute.kernel import Kernel
+from tdcd.compute.threads import ALONE, Threads
 from tdcd.compute.whole import embed_whole
-from tdcd.compute.workers import ALONE, Workers
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
-from tdcd.core.round import Round
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards, deal
 
 
@@ -22,7 +21,7 @@ class Worker:
         self,
         task: SiloTask,
         path: PathName,
-        workers: Workers = ALONE,
+        workers: Threads = ALONE,
         threads: int = 1,
         *,
         suspendable: bool = False,

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
-from tdcd.core.round import Round
 from tdcd.core.seeds import client_seed
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.errors import ModelError
 
 

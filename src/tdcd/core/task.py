@@ -1,5 +1,6 @@
-"""One silo's part of the training: all that stays the same from round to round."""
+"""What is computed: one silo's part of the training, what is known of a round, and the scores of the whole model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,6 +9,7 @@ from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
 from tdcd.core.objective import Loss
+from tdcd.core.script import total
 from tdcd.core.topology import Roster
 
 
@@ -30,3 +32,27 @@ class SiloTask:
     """E, the width of the embeddings."""
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is known of a round before it starts."""
+
+    number: int
+    """1, 2, …, R."""
+    batch: Tensor
+    """ζ: the sample numbers of the mini-batch, ascending, shape (B,)."""
+    rate: float
+    """η, the learning rate of this round's local steps."""
+
+    def __post_init__(self) -> None:
+        if not len(self.batch):
+            raise ValueError(f"round {self.number}: there is nothing in its mini-batch to train on")
+
+
+def sum_embeddings(embeddings: Mapping[str, Tensor]) -> Tensor:
+    """Return Σ_j Φ_j, the scores, as all hubs add them up."""
+    scores = total(embeddings, embeddings)
+    if isinstance(scores, int):
+        raise ValueError("no silo has embeddings")
+    return scores

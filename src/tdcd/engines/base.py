@@ -10,10 +10,9 @@ from torch import Tensor
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
-from tdcd.core.round import Round
 from tdcd.core.script import Plan, plan_rounds
 from tdcd.core.state import HubUpdate, SiloState, States, take_average
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.holdout import Part
 

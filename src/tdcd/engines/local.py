@@ -8,17 +8,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName, Workers, choose, draws, gains_by_workers, one_torch_thread
+from tdcd.compute import ComputeName, Threads, choose, draws, gains_by_workers, one_torch_thread
 from tdcd.compute.choose import PathName
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
-from tdcd.core.round import Round, sum_embeddings
 from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round
 from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream, stream_state
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask, sum_embeddings
 from tdcd.core.turns import Mail, run_in_turns
 from tdcd.engines.base import Training, left_finite
 from tdcd.engines.simulation import Simulation
@@ -153,8 +152,8 @@ class LocalEngine(Simulation):
         gains = not drawing and any(gains_by_workers(tasks[silo], name, workers) for silo, (name, _) in chosen.items())
         gains = gains and not suspended  # a single step is too short to be worth a thread
         by_silo = gains and len(tasks) >= workers
-        self._silo_workers = Workers(workers if by_silo else 1)
-        shared = Workers(workers if gains and not by_silo else 1)
+        self._silo_workers = Threads(workers if by_silo else 1)
+        shared = Threads(workers if gains and not by_silo else 1)
         threads = 1 if by_silo else workers
         self._chosen = {silo: why for silo, (_, why) in chosen.items()}
         self._workers = {

@@ -7,10 +7,10 @@ from torch import Tensor
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Block
 from tdcd.core.oracle import oracle_round
-from tdcd.core.round import Round, sum_embeddings
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream
+from tdcd.core.task import Round, sum_embeddings
 from tdcd.engines.base import Training, left_finite
 from tdcd.engines.simulation import Simulation
 from tdcd.errors import ModelError, TdcdError

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block
-from tdcd.core.round import Round
 from tdcd.core.state import SiloState, States
+from tdcd.core.task import Round
 from tdcd.core.topology import Samples
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measures, Training, Verdict

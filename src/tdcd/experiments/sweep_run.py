@@ -23,10 +23,10 @@ from tdcd.experiments.pool import Processes, processes
 from tdcd.experiments.sweep_file import Sweep
 from tdcd.experiments.sweep_plan import Combination, SweepRun, combinations, data_key, runs, trials
 from tdcd.jobs.schema import Job, TableJob
-from tdcd.runs.jobs import differences, has_more_rounds, stored_job
 from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
+from tdcd.runs.stored_job import differences, has_more_rounds, stored_job
 
 SHOWN = 10
 """Failures that are listed one by one."""

@@ -12,7 +12,6 @@ import safetensors
 
 from tdcd.core.script import Sharing
 from tdcd.errors import RunError
-from tdcd.runs.jobs import stored_job
 from tdcd.runs.layout import ENVIRONMENT, FEDERATED, FEDERATION, HISTORY, RESULT, ROSTERS, SWEEP, variant_directory
 from tdcd.runs.records import (
     Evaluation,
@@ -24,6 +23,7 @@ from tdcd.runs.records import (
     read_record,
     read_text,
 )
+from tdcd.runs.stored_job import stored_job
 
 Integers = npt.NDArray[np.integer]
 

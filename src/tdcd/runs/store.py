@@ -19,7 +19,6 @@ from tdcd.core.topology import Roster
 from tdcd.errors import RunError, join_names
 from tdcd.files import append, write_atomically
 from tdcd.runs.environment import describe_session
-from tdcd.runs.jobs import differences, refuse_another, stored_job
 from tdcd.runs.layout import (
     BEST,
     BLOCKS,
@@ -38,6 +37,7 @@ from tdcd.runs.layout import (
 )
 from tdcd.runs.reader import read_history, read_outcome, read_sessions
 from tdcd.runs.records import Evaluation, FederationRecord, Outcome, history_line, write_record
+from tdcd.runs.stored_job import differences, refuse_another, stored_job
 from tdcd.runs.tensors import flatten, nest, read_metadata, read_tensors, write_tensors
 
 

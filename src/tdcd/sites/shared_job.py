@@ -9,7 +9,7 @@ from typing import Any
 
 from tdcd.errors import DeploymentError, JobError
 from tdcd.jobs.schema import Job
-from tdcd.runs.jobs import differences
+from tdcd.runs.stored_job import differences
 from tdcd.sites.messages.frames import PROTOCOL
 
 VERSION = version("tdcd")

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import Objective
-from tdcd.core.round import sum_embeddings
 from tdcd.core.streams import borrow_stream
+from tdcd.core.task import sum_embeddings
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, join_names

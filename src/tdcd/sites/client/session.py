@@ -22,9 +22,8 @@ from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.compute.worker import Worker
 from tdcd.core.network import Block, Network, named_tensors
-from tdcd.core.round import Round
 from tdcd.core.streams import borrow_stream
-from tdcd.core.task import SiloTask
+from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part

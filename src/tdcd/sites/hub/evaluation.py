@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
-from tdcd.core.round import sum_embeddings
+from tdcd.core.task import sum_embeddings
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measures, Verdict, block_bytes
 from tdcd.errors import DeploymentError

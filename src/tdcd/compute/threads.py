@@ -25,7 +25,7 @@ _HEAVY_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
 _HEAVY_WEIGHTS, _HEAVY_ROW = 100_000, 8192
 
 
-class Workers:
+class Threads:
     """A pool of threads, each with one thread of torch's own; a single worker is the caller itself."""
 
     def __init__(self, count: int) -> None:
@@ -57,7 +57,7 @@ class Workers:
                 future.cancel()
 
 
-ALONE = Workers(1)
+ALONE = Threads(1)
 """No threads: the caller does everything."""
 
 
