@@ -100,14 +100,14 @@ def test_metrics_of_an_unknown_loss_are_refused() -> None:
 
 
 def test_a_gradient_without_its_losses_is_refused() -> None:
-    with pytest.raises(TypeError, match="Half defines loss or gradient without losses"):
+    with pytest.raises(TypeError, match="Half defines a gradient without losses"):
 
         class Half(CrossEntropy):
             def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
                 return scores / 2
 
 
-def test_derived_means_and_gradients_are_those_of_the_losses() -> None:
+def test_derived_gradients_are_those_of_the_losses() -> None:
     scores, labels = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 3
     plain = CrossEntropy()
 
@@ -115,5 +115,4 @@ def test_derived_means_and_gradients_are_those_of_the_losses() -> None:
         def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
             return plain.losses(scores, labels)
 
-    assert torch.allclose(Again().loss(scores, labels), plain.loss(scores, labels), atol=1e-14)
     assert torch.allclose(Again().gradient(scores, labels), plain.gradient(scores, labels), atol=1e-14)

@@ -19,8 +19,7 @@ from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.hub import Hub
 from tdcd.sites.hub.main import build_hub
-from tdcd.sites.hub.peers import LARGEST
-from tdcd.sites.messages.frames import PROTOCOL, Assembler, Message, frames
+from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Message, frames
 from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.types import Failed, Join
 from tdcd.sites.participants import read_set, silos_of

@@ -33,11 +33,10 @@ from tdcd.runs.reader import read_history
 from tdcd.runs.store import load_blocks
 from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.peers import Peers
-from tdcd.sites.hub.plan import check_labels
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages import frames as messages
 from tdcd.sites.messages.frames import Frame, Message
-from tdcd.sites.participants import read_set
+from tdcd.sites.participants import check_labels, read_set
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.transport.grpc import to_wire
 from tdcd.training.setup import starting_blocks

@@ -18,28 +18,22 @@ from tdcd.errors import DataError, ModelError, join_names
 class Loss(ABC):
     """What local steps descend: a number for every row, given its scores and whatever stands for its label.
 
-    Compute paths use whichever of ``losses``, ``loss`` and ``gradient`` suits them, so the three must agree. A class
-    that defines new ``losses`` therefore never inherits the mean or the gradient of other losses: unless it defines
-    its own, they are derived from ``losses``.
+    Compute paths use whichever of ``losses`` and ``gradient`` suits them, so the two must agree. A class that defines
+    new ``losses`` therefore never inherits the gradient of other losses: unless it defines its own, it is derived from
+    ``losses``.
     """
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         own = vars(cls)
-        if "losses" in own:
-            for name in ("loss", "gradient"):
-                if name not in own:
-                    setattr(cls, name, getattr(Loss, name))
-        elif "loss" in own or "gradient" in own:
-            raise TypeError(f"{cls.__name__} defines loss or gradient without losses, which they must agree with")
+        if "losses" in own and "gradient" not in own:
+            setattr(cls, "gradient", Loss.gradient)  # noqa: B010
+        elif "gradient" in own and "losses" not in own:
+            raise TypeError(f"{cls.__name__} defines a gradient without losses, which it must agree with")
 
     @abstractmethod
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return ℓ for every row: scores (…, E) and prepared labels to (…)."""
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean of ℓ over rows: scores (n, E) and prepared labels to a scalar."""
-        return self.losses(scores, labels).mean()
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
@@ -106,9 +100,6 @@ class CrossEntropy(Objective):
         flat = F.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none")
         return flat.view(labels.shape)
 
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return F.cross_entropy(scores, labels)
-
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         ones = torch.full_like(labels.unsqueeze(-1), -1, dtype=scores.dtype)
         return scores.softmax(-1).scatter_add_(-1, labels.unsqueeze(-1), ones)
@@ -142,14 +133,8 @@ class BinaryCrossEntropy(Objective):
         return column.to(dtype)
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return self._logistic(scores, labels, "none")
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return self._logistic(scores, labels, "mean")
-
-    def _logistic(self, scores: Tensor, labels: Tensor, reduction: str) -> Tensor:
         weight = None if self.positive_weight == 1 else scores.new_tensor(self.positive_weight)
-        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction=reduction, pos_weight=weight)
+        return F.binary_cross_entropy_with_logits(scores.squeeze(-1), labels, reduction="none", pos_weight=weight)
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         y = labels.unsqueeze(-1)
@@ -181,9 +166,6 @@ class SquaredError(Objective):
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores - labels).square().mean(-1)
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
-        return F.mse_loss(scores, labels)
 
     def gradient(self, scores: Tensor, labels: Tensor) -> Tensor:  # noqa: D102
         return (scores - labels).mul_(2 / scores.shape[-1])

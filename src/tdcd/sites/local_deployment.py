@@ -16,8 +16,7 @@ import tomli_w
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import Job, SetJob
-from tdcd.sites.hub.plan import check_labels
-from tdcd.sites.participants import read_set, silos_of
+from tdcd.sites.participants import check_labels, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
 DAYS = 30

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
@@ -13,6 +13,8 @@ from typing import Literal
 from tdcd.sites.security.tls import refusal
 
 Style = Literal["human", "json"]
+Log = Callable[[str], None]
+"""Takes a line for the log."""
 
 
 class _Human(logging.Formatter):

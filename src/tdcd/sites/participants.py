@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tdcd.data.label_encoding import must_name
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
@@ -32,6 +33,21 @@ def at_site(job: Job, directory: str | None) -> Job:
     if directory is None or isinstance(job, TableJob):
         return job
     return job.model_copy(update={"data": job.data.model_copy(update={"directory": directory})})
+
+
+def check_labels(job: Job) -> None:
+    """Check that a job declares what cannot be derived from private labels.
+
+    Raises:
+        JobError: it does not.
+    """
+    labels = job.labels
+    unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
+    if unnamed and must_name(job.training.loss, labels.positive):
+        raise JobError(
+            "labels.classes: no site sees all private labels; list all classes, as in "
+            'labels = { …, classes = ["low", "high"] }'
+        )
 
 
 def check_silo(silo: str, names: Iterable[str]) -> None:

@@ -6,9 +6,8 @@ from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import event_loop
-from tdcd.sites.hub.peers import Log
-from tdcd.sites.hub.plan import check_labels
-from tdcd.sites.participants import at_site, check_silo, silos_of, trust_of
+from tdcd.sites.logs import Log
+from tdcd.sites.participants import at_site, check_labels, check_silo, silos_of, trust_of
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import ClientSite, check_loopback

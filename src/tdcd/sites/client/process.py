@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from tdcd.errors import DeploymentError, TdcdError
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
-from tdcd.sites.hub.peers import LARGEST
-from tdcd.sites.messages.frames import PROTOCOL, Assembler, RefusedError, frames
+from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, RefusedError, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Failed, Farewell, Join
 from tdcd.sites.shared_job import VERSION, SharedJob

@@ -199,7 +199,7 @@ class Session:
         if request.shape is None:
             self._ready = Ready(request.setup, numbers, {}, request.population, request.width, None, None, holder)
             self.log(f"ready: labels of {len(numbers.get(Part.TRAIN, ())):,} training rows, and no features")
-            return types.Begun({part.word: len(own) for part, own in numbers.items()})
+            return types.Begun()
         found = self._own_table().encode(request.preparation) if data is None else self._rows_of_set(data, numbers)
         rows = {part: (x.to(settings.dtype) if x.is_floating_point() else x).to(device) for part, x in found.items()}
         shape = tuple(next(iter(rows.values())).shape[1:]) if rows else request.shape
@@ -211,7 +211,7 @@ class Session:
             labels = self._training_labels(request.labels, holder, len(rows[Part.TRAIN]))
             worker = self._worker(network, rows[Part.TRAIN], labels.to(device), request.width)
         self._ready = Ready(request.setup, numbers, rows, request.population, request.width, network, worker, holder)
-        return types.Begun({part.word: len(x) for part, x in rows.items()})
+        return types.Begun()
 
     def _worker(self, network: Network, rows: Tensor, labels: Tensor, width: int) -> Worker:
         settings = self.job.training

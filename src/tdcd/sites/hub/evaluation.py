@@ -216,11 +216,6 @@ class Evaluator:
         return {}
 
 
-def _judge_request(parts: list[tuple[str, Tensor, Tensor, Tensor]]) -> JudgeRequest:
-    words, scores, ranked, present = zip(*parts, strict=True)
-    return JudgeRequest(words, scores, ranked, present)
-
-
 def _check_scores(wanted: Mapping[str, Tensor], reply: Scores) -> None:
     if set(reply.parts) != set(wanted) or len(reply.parts) != len(reply.rows):
         raise RefusedError("scores of other parts than it was asked for")

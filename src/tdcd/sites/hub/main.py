@@ -20,11 +20,11 @@ from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.engine import HubEngine
 from tdcd.sites.hub.hub import ALONE, Hub
 from tdcd.sites.hub.link import Link
-from tdcd.sites.hub.peers import Log, Peer, Peers
-from tdcd.sites.hub.plan import check_labels
+from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
+from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import HubStatus
-from tdcd.sites.participants import at_site, check_peers, check_silo, read_set, silos_of, trust_of
+from tdcd.sites.participants import at_site, check_labels, check_peers, check_silo, read_set, silos_of, trust_of
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import HubSite

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
+from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
-from tdcd.sites.messages.frames import PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
+from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
 from tdcd.sites.shared_job import VERSION, SharedJob
@@ -28,15 +29,10 @@ T = TypeVar("T")
 ROUND = frozenset(map(kind_of, (SiloEmbeddings, SiloGradients)))
 """Kinds of messages that carry a round's numbers."""
 EVALUATION = frozenset({kind_of(SiloScores)})
-LARGEST = 1 << 34
-"""Bytes that a message between hubs may have."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
-
-Log = Callable[[str], None]
-"""Takes a line for the log."""
 
 
 def _key(kind: str, stamp: Stamp, silo: str) -> tuple[str, Stamp, str]:

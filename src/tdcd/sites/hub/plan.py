@@ -15,8 +15,8 @@ from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.holdout import Part
-from tdcd.data.label_encoding import encode_labels, must_name
-from tdcd.errors import DataError, JobError, RunError
+from tdcd.data.label_encoding import encode_labels
+from tdcd.errors import DataError, RunError
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.runs.tensors import read_metadata, read_tensors, write_tensors
@@ -109,21 +109,6 @@ class SiloPlan:
             raise DataError(
                 f"{file}: damaged ({error}); remove it; it is written again when all clients are there"
             ) from error
-
-
-def check_labels(job: Job) -> None:
-    """Check that a job declares what cannot be derived from private labels.
-
-    Raises:
-        JobError: it does not.
-    """
-    labels = job.labels
-    unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
-    if unnamed and must_name(job.training.loss, labels.positive):
-        raise JobError(
-            "labels.classes: no site sees all private labels; list all classes, as in "
-            'labels = { …, classes = ["low", "high"] }'
-        )
 
 
 def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "list[Keys]", where: str) -> SiloPlan:

@@ -25,9 +25,8 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.hub.align import align_silos, describe_ids
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import GoneError, Link
-from tdcd.sites.hub.peers import LARGEST
 from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
-from tdcd.sites.messages.frames import RefusedError
+from tdcd.sites.messages.frames import LARGEST, RefusedError
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.shared_job import data_fingerprint
 

@@ -19,6 +19,8 @@ from tdcd.errors import DeploymentError
 PROTOCOL = 1
 CHUNK = 1 << 18
 """Bytes of a frame, at most, that we send."""
+LARGEST = 1 << 34
+"""Bytes that a message may have where nothing more is known of it."""
 MOST_TENSORS = 100_000
 MOST_DIMENSIONS = 16
 _DTYPES = {

@@ -131,8 +131,6 @@ class Begin:
 class Begun:
     """The client is ready."""
 
-    rows: dict[str, int]
-
 
 # A hub's requests in a round
 

@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tdcd.errors import DeploymentError, TdcdError
 from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
-from tdcd.sites.messages.frames import Frame, Header, RefusedError, TensorHeader
+from tdcd.sites.messages.frames import Frame, Header, TensorHeader
 from tdcd.sites.security.identity import Identity, host_name
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.transport.base import EarlyError, HubService, NotAllowedError, RefusalError, Stream, UnreachableError
@@ -70,18 +69,6 @@ def from_wire(frame: wire.Frame) -> Frame:
     tensors = tuple(TensorHeader(one.name, one.dtype, tuple(one.shape)) for one in head.tensors)
     header = Header(head.job, head.epoch, head.round, head.attempt, head.step, head.kind, head.facts, tensors)
     return Frame(header, frame.chunk)
-
-
-def parse_frame(data: bytes) -> Frame:
-    """Read a frame from bytes.
-
-    Raises:
-        RefusedError: they are none.
-    """
-    try:
-        return from_wire(wire.Frame.FromString(data))
-    except DecodeError as error:
-        raise RefusedError("not a tdcd frame") from error
 
 
 @dataclass
