@@ -4,6 +4,7 @@ With one local step from the same weights θ, the hub's average is θ − η·Σ
 rows: one gradient of a weighted sum over all rows. It needs that no row influences another.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,4 +90,4 @@ def shares(task: SiloTask, shards: Shards, like: Tensor) -> Tensor:
     if task.averaging == "samples":
         return like.new_full((rows,), 1 / rows)
     each = 1 / (len(shards.clients) * shards.counts.to(like.dtype))
-    return torch.repeat_interleave(each, shards.counts, output_size=rows).to(like.device)
+    return torch.from_numpy(np.repeat(each.numpy(), shards.counts.numpy())).to(like.device)

@@ -44,7 +44,7 @@ class Worker:
     def step(self, gradients: Tensor) -> Tensor:
         """Take one step of every client with logit gradients (B, E); return the new embeddings (B, E)."""
         _, _, shards = self._opened()
-        grouped = self._begin_steps().step(gradients[shards.order])
+        grouped = self._begin_steps().step(gradients.index_select(0, shards.order))
         return torch.empty_like(grouped).index_copy_(0, shards.order, grouped)
 
     def descend(self, rows: Tensor) -> Mean:
@@ -53,7 +53,7 @@ class Worker:
         ``rows`` (B, E) are Φ_{-j} or, where labels are remote, logit gradients.
         """
         block, round_, shards = self._opened()
-        grouped = rows[shards.order]
+        grouped = rows.index_select(0, shards.order)
         if self._suspendable:
             mean = self._begin_steps().finish(grouped)
             self._suspended = None

@@ -59,8 +59,7 @@ class Ledger:
     def counts(self, batch: npt.NDArray[np.int64]) -> dict[str, Counts]:
         """Return how many rows of a mini-batch every client has."""
         return {
-            silo: np.bincount(owner[batch], minlength=self.clients[silo]).astype(np.int64)
-            for silo, owner in self.owners.items()
+            silo: np.bincount(owner.take(batch), minlength=self.clients[silo]) for silo, owner in self.owners.items()
         }
 
     @cached_property

@@ -81,8 +81,16 @@ class Shards:
 
 def deal(batch: Tensor, roster: Roster, device: torch.device | str = "cpu") -> Shards:
     """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
-    bits = len(batch).bit_length()
-    keys = np.sort(roster.owner[batch].numpy() << bits | np.arange(len(batch)))  # by owner, then by place
-    order = torch.from_numpy(keys & (1 << bits) - 1)
-    clients, counts = torch.unique_consecutive(torch.from_numpy(keys >> bits), return_counts=True)
-    return Shards(order.to(device), batch[order].to(device), clients, counts, len(roster.clients) - len(clients))
+    samples = batch.numpy()
+    owner = roster.owner.numpy().take(samples)
+    if len(roster.clients) <= 1 << 16:  # numpy sorts such small numbers in linear time
+        order = owner.astype(np.uint16).argsort(kind="stable")
+        counts = np.bincount(owner)
+        clients = np.flatnonzero(counts)
+        counts = counts[clients]
+    else:
+        order = owner.argsort(kind="stable")
+        clients, counts = np.unique(owner, return_counts=True)
+    parts = (torch.from_numpy(part) for part in (order, samples.take(order), clients, counts))
+    places, rows, active, held = parts
+    return Shards(places.to(device), rows.to(device), active, held, len(roster.clients) - len(active))
