@@ -12,7 +12,7 @@ template <class T> struct Net {
   static constexpr int L = Vec<T>::width;
   int times, D, H, E;
   const T *Wi, *Wh, *bi, *bh, *Wl, *bl;  // (4H, D), (4H, H), (4H), (4H), (E, H), (E)
-  int vectors;                           // in a block
+  static constexpr int vectors = broad;  // in a block
 
   int inputs() const { return D + H + 1; }
   int64_t row() const { return (int64_t)times * D; }  // numbers of a sample
@@ -191,7 +191,7 @@ template <class T> bool network(Span<const int> numbers, Span<const Span<const T
   for (int i = 0; i < 4; i++)
     if (n[i] < 1 || n[i] > largest) return false;
   const Span<const T> *w = weights.at;
-  net = {n[0], n[1], n[2], n[3], w[0].at, w[1].at, w[2].at, w[3].at, w[4].at, w[5].at, broad};
+  net = {n[0], n[1], n[2], n[3], w[0].at, w[1].at, w[2].at, w[3].at, w[4].at, w[5].at};
   int64_t gates = 4 * (int64_t)net.H, E = net.E;
   int64_t sizes[] = {gates * net.D, gates * net.H, gates, gates, E * net.H, E};
   for (int i = 0; i < 6; i++)
