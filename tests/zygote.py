@@ -103,7 +103,7 @@ class FastPopen(REAL):  # type: ignore[type-arg]
 
 def _forkable(args: Any, given: dict[str, Any]) -> bool:
     plain = sys.platform == "linux" and not given["pass_fds"] and not given["shell"] and given["preexec_fn"] is None
-    if not plain or isinstance(args, str | bytes | os.PathLike) or str(args[0]) != sys.executable:
+    if not plain or isinstance(args, str | bytes | os.PathLike) or len(args) < 3 or str(args[0]) != sys.executable:
         return False
     if str(args[1]) == "-m":
         return str(args[2]).split(".")[0] == "tdcd"

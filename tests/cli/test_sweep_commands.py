@@ -184,4 +184,4 @@ def test_a_comparison_for_a_text_and_what_follows_from_it(swept: Path, capsys: p
         place = next(k for k, name in enumerate(header) if name.strip() == f"t_comm {t}") + 1
         spent = {name: float(row[place].replace(",", "")) for name, row in times.items() if name.startswith("Q = ")}
         fastest = min(spent, key=lambda name: spent[name])
-        assert f"at t_comm {t} {fastest} is {spent['Q = 1'] / spent[fastest]:.1f} times as fast as Q = 1" in printed
+        assert f"at t_comm {t}, {fastest} is {spent['Q = 1'] / spent[fastest]:.1f} times as fast as Q = 1" in printed

@@ -112,10 +112,10 @@ def test_a_row_for_every_evaluation_of_every_run() -> None:
     frame = evaluation_frame({"one": replace(one, history=(one.history[0], odd, one.history[2])), "other": other})
     assert frame["run"].to_list() == ["one", "one", "one", "other"]
     assert frame.select("seed", "place", "round", "iteration").rows() == [
-        (1, 0, 0, 0),
-        (1, 1, 1, 2),
-        (1, 2, 2, 4),
-        (2, 0, 0, 0),
+        ("1", 0, 0, 0),
+        ("1", 1, 1, 2),
+        ("1", 2, 2, 4),
+        ("2", 0, 0, 0),
     ]
     assert frame["final"].to_list() == [False, False, True, True]
     assert frame["test_accuracy"].to_list() == [0.1, None, 0.9, 0.3], "null where it is undefined"
@@ -130,7 +130,7 @@ def test_time_to_a_target() -> None:
     assert one.reached(ACCURACY, 0.6)["place"].to_list() == [2, 1]
     assert one.times_to(ACCURACY, 0.6, Costs(t_comm=100)) == [604, 302]
     assert one.times_to(ACCURACY, 0.8, Costs(t_comm=100)) is None, "one of its runs does not reach it"
-    assert one.reached(ACCURACY, 0.8).select("seed", "place").rows() == [(1, 2)], "the first does"
+    assert one.reached(ACCURACY, 0.8).select("seed", "place").rows() == [("1", 2)], "the first does"
     assert one.reached(TEST_LOSS, 0.35)["place"].to_list() == [2, 1], "a loss is better the lower it is"
     assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
     assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"

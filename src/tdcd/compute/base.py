@@ -69,7 +69,7 @@ def gradient_at(task: SiloTask, shards: Shards, rows: Tensor, places: Tensor | s
 
 
 def descend_pieces(
-    task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], workers: Threads
+    task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], pool: Threads
 ) -> Mean:
     """Run all steps of pieces through, one piece after the other or one a worker; add up in their order."""
 
@@ -78,7 +78,7 @@ def descend_pieces(
         return piece, finish(piece.steps, next(piece.steps), gradient)
 
     mean = Mean(block)
-    for piece, new in workers.stream(one, pieces):
+    for piece, new in pool.stream(one, pieces):
         piece.add_to(mean, new)
     return mean
 
@@ -86,9 +86,9 @@ def descend_pieces(
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, block: Block, pieces: Iterable[Piece], workers: Threads) -> None:
-        self._block, self._pieces, self._workers = block, list(pieces), workers
-        self._embeddings = workers.map(lambda piece: next(piece.steps), self._pieces)
+    def __init__(self, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
+        self._block, self._pieces, self._pool = block, list(pieces), pool
+        self._embeddings = pool.map(lambda piece: next(piece.steps), self._pieces)
 
     def step(self, gradients: Tensor) -> Tensor:
         """Take one step with logit gradients (B, E); return the new embeddings (B, E)."""
@@ -96,7 +96,7 @@ class Suspended:
         def one(piece: Piece) -> Tensor:
             return piece.steps.send(gradients[piece.places])
 
-        self._embeddings = self._workers.map(one, self._pieces)
+        self._embeddings = self._pool.map(one, self._pieces)
         joined = torch.empty_like(gradients)
         for piece, embeddings in zip(self._pieces, self._embeddings, strict=True):
             joined[piece.places] = embeddings  # a padded place repeats a row of its client, and so its embedding
@@ -111,7 +111,7 @@ class Suspended:
             return piece, finish(piece.steps, embeddings, lambda _: given)
 
         mean = Mean(self._block)
-        for piece, new in self._workers.stream(one, zip(self._pieces, self._embeddings, strict=True)):
+        for piece, new in self._pool.stream(one, zip(self._pieces, self._embeddings, strict=True)):
             piece.add_to(mean, new)
         return mean
 

@@ -80,18 +80,16 @@ def _small_images(task: SiloTask) -> bool:
     return small and len(task.roster.clients) >= _MANY
 
 
-def make(
-    task: SiloTask, name: PathName, workers: Threads = ALONE, threads: int = 1, *, seeded: bool = False
-) -> Compute:
-    """Make a silo's path. Its clients are shared out to ``workers``; a kernel has ``threads`` of its own.
+def make(task: SiloTask, name: PathName, pool: Threads = ALONE, threads: int = 1, *, seeded: bool = False) -> Compute:
+    """Make a silo's path. Its clients are shared out to ``pool``; a kernel has ``threads`` of its own.
 
     With ``seeded`` every client draws from a random stream of its own, also where the network seems to draw nothing.
     """
     if name == "kernel":
         return Kernel(task, threads)
     if name in ("loop", "mixed"):
-        return (Loop if name == "loop" else Mixed)(task, workers, seeded=seeded)
-    return _MAKERS[name](task, workers)
+        return (Loop if name == "loop" else Mixed)(task, pool, seeded=seeded)
+    return _MAKERS[name](task, pool)
 
 
 def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:

@@ -44,8 +44,8 @@ class Chunked(ABC):
     cache = 1 << 20
     """Bytes that a chunk's weights, rows and activations may take, so that its Q steps stay in the cache."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
-        self.task, self.workers = task, workers
+    def __init__(self, task: SiloTask, pool: Threads = ALONE) -> None:
+        self.task, self.pool = task, pool
         self.padded = rows_are_independent(task.network.module)
         initial = task.network.initial()
         weights = sum(tensor.numel() for tensor in initial.values())
@@ -77,11 +77,11 @@ class Chunked(ABC):
             with torch.no_grad(), blame(task, shards.clients.tolist(), "the forward pass"):
                 return check_embedding(task.network(block, task.features[rows], training=True), len(rows), task)
 
-        return torch.cat(self.workers.map(piece, torch.split(shards.samples, PIECE)))
+        return torch.cat(self.pool.map(piece, torch.split(shards.samples, PIECE)))
 
     def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
-        return descend_pieces(self.task, block, shards, rows, self.pieces(block, round_, shards), self.workers)
+        return descend_pieces(self.task, block, shards, rows, self.pieces(block, round_, shards), self.pool)
 
     def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterator[Piece]:
         """See Suspendable."""

@@ -45,11 +45,11 @@ class Dense:
 class Layers(Chunked):
     """Compute a chunk of clients by batched matrix products."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
+    def __init__(self, task: SiloTask, pool: Threads = ALONE) -> None:
         result = dense_layers(task.network.module)
         assert result is not None, "only for chains of linear layers"  # noqa: S101
         self._layers = result
-        super().__init__(task, workers)
+        super().__init__(task, pool)
 
     def activations(self) -> int:
         """See Chunked."""

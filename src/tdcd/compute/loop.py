@@ -42,12 +42,12 @@ class First:
 class Loop:
     """Compute a silo's clients one at a time, or one a worker."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE, *, seeded: bool = False) -> None:
+    def __init__(self, task: SiloTask, pool: Threads = ALONE, *, seeded: bool = False) -> None:
         """Prepare it. With ``seeded``, every client has a random stream, though the network seemed not to draw."""
         self._task = task
         self._device = task.features.device
         self._draws = seeded or draws(task)
-        self._workers = ALONE if self._draws else workers
+        self._pool = ALONE if self._draws else pool
         self._per_row, self._pure = bytes_per_row(task), pure(task)
         self._copies = not leaves_rows_alone(task.network.module)
         """Whether each pass needs rows of its own, as it may write to them."""
@@ -69,7 +69,7 @@ class Loop:
                 replica.copy_buffers(block)
                 self._seed(round_, client)
                 x = task.features[shards.samples[part]]
-                embedding = check_embedding(replica.module(x.clone() if self._copies else x), len(x), task)
+                embedding = check_embedding(replica.module(x), len(x), task)
                 if share and not replica.forget():
                     stream = stream_state(self._device) if self._draws else []
                     self._first[client] = First(embedding, replica.weights, replica.buffers(), stream)
@@ -78,13 +78,13 @@ class Loop:
 
         self._first = {}
         with self._stream():
-            return torch.cat(self._workers.map(one, shards))
+            return torch.cat(self._pool.map(one, shards))
 
     def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
         """See Compute."""
         pieces = self.pieces(block, round_, shards)
         with self._stream():
-            return descend_pieces(self._task, block, shards, rows, pieces, self._workers)
+            return descend_pieces(self._task, block, shards, rows, pieces, self._pool)
 
     def pieces(self, block: Block, round_: Round, shards: Shards) -> Iterator[Piece]:
         """See Suspendable."""

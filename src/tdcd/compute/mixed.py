@@ -20,8 +20,8 @@ CROWD = 8
 class Mixed:
     """For networks whose rows may influence each other: only clients of equal size can be stacked."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE, *, seeded: bool = False) -> None:
-        self._stacked, self._loop = Stacked(task, workers), Loop(task, workers, seeded=seeded)
+    def __init__(self, task: SiloTask, pool: Threads = ALONE, *, seeded: bool = False) -> None:
+        self._stacked, self._loop = Stacked(task, pool), Loop(task, pool, seeded=seeded)
         self._now: Suspendable = self._loop
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:

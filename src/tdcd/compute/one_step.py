@@ -24,9 +24,9 @@ PIECE = 512
 class OneStep:
     """Compute all clients of a silo as one; the exchange's forward pass is the step's, if there is memory for it."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
+    def __init__(self, task: SiloTask, pool: Threads = ALONE) -> None:
         assert one_step(task.steps), "only for a single plain step"  # noqa: S101
-        self._task, self._workers = task, workers
+        self._task, self._pool = task, pool
         self._per_row = max(1, bytes_per_row(task) or 0)
         self._size = max(1, min(PIECE, KEPT // self._per_row))
         self._theta: Block = {}
@@ -41,7 +41,7 @@ class OneStep:
             with torch.set_grad_enabled(keep):
                 return self._forward(block, rows, shards)
 
-        result = self._workers.map(piece, torch.split(shards.samples, self._size))
+        result = self._pool.map(piece, torch.split(shards.samples, self._size))
         self._kept = result if keep else []
         return torch.cat([part.detach() for part in result])
 
@@ -60,7 +60,7 @@ class OneStep:
 
         decay = task.steps.weight_decay
         new = {name: tensor * (1 - round_.rate * decay) if decay else tensor.clone() for name, tensor in block.items()}
-        for gradient in self._workers.stream(piece, range(len(samples))):
+        for gradient in self._pool.stream(piece, range(len(samples))):
             for name, g in gradient.items():
                 new[name].sub_(g, alpha=round_.rate)
         mean = Mean(block)

@@ -21,8 +21,8 @@ class Stacked(Chunked):
     cache = 1 << 24
     """Many clients for each call count more than the nearest cache: a call costs a hundred microseconds or more."""
 
-    def __init__(self, task: SiloTask, workers: Threads = ALONE) -> None:
-        super().__init__(task, workers)
+    def __init__(self, task: SiloTask, pool: Threads = ALONE) -> None:
+        super().__init__(task, pool)
         self._copies = not leaves_rows_alone(task.network.module)
         """Whether each pass needs rows of its own, as it may write to them."""
 
@@ -42,7 +42,7 @@ class Stacked(Chunked):
                 return self._forward(copy_block(stack(block, len(x))), x)
 
         chunks = list(self.chunks(shards))
-        result = self.workers.map(one, chunks)
+        result = self.pool.map(one, chunks)
         embedding = result[0].new_empty(len(shards.samples), task.width)
         for chunk, part in zip(chunks, result, strict=True):
             embedding[chunk.places] = part

@@ -11,7 +11,7 @@ PIECE = 1024
 """Rows embedded at a time."""
 
 
-def embed_whole(silo: str, network: Network, block: Block, features: Tensor, workers: Threads = ALONE) -> Tensor:
+def embed_whole(silo: str, network: Network, block: Block, features: Tensor, pool: Threads = ALONE) -> Tensor:
     """Return the embeddings (M, E) of all rows, with the network in evaluation mode.
 
     Changes nothing, whatever the module writes to; a caller whose modules may draw borrows the random stream.
@@ -22,7 +22,7 @@ def embed_whole(silo: str, network: Network, block: Block, features: Tensor, wor
             return network(copy_block(block), rows.clone(), training=False)
 
     try:
-        return torch.cat(workers.map(piece, torch.split(features, PIECE)))
+        return torch.cat(pool.map(piece, torch.split(features, PIECE)))
     except Exception as error:
         raise ModelError(
             f"silo '{silo}': its network fails on rows of shape {tuple(features.shape[1:])}: "

@@ -21,15 +21,15 @@ class Worker:
         self,
         task: SiloTask,
         path: PathName,
-        workers: Threads = ALONE,
+        pool: Threads = ALONE,
         threads: int = 1,
         *,
         suspendable: bool = False,
         seeded: bool = False,
     ) -> None:
         """Prepare it. See ``make``; with ``suspendable``, its clients wait for logit gradients between two steps."""
-        self.task, self._workers, self._suspendable = task, workers, suspendable
-        self.compute = make(task, path, workers, threads, seeded=seeded)
+        self.task, self._pool, self._suspendable = task, pool, suspendable
+        self.compute = make(task, path, pool, threads, seeded=seeded)
         self._open: tuple[Block, Round, Shards] | None = None
         self._suspended: Suspended | None = None
 
@@ -73,7 +73,7 @@ class Worker:
             path = self.compute
             if not isinstance(path, Suspendable):
                 raise RuntimeError(f"{type(path).__name__} cannot wait between two steps")
-            self._suspended = Suspended(block, path.pieces(block, round_, shards), self._workers)
+            self._suspended = Suspended(block, path.pieces(block, round_, shards), self._pool)
         return self._suspended
 
     def abandon(self) -> None:
@@ -86,4 +86,4 @@ class Worker:
         """Embed any rows for an evaluation, the network in evaluation mode: (M, E)."""
         if isinstance(self.compute, Kernel):
             return self.compute.embed_whole(block, features)
-        return embed_whole(self.task.silo, self.task.network, block, features, self._workers)
+        return embed_whole(self.task.silo, self.task.network, block, features, self._pool)

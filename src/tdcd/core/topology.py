@@ -80,7 +80,7 @@ class Shards:
 
 
 def deal(batch: Tensor, roster: Roster, device: torch.device | str = "cpu") -> Shards:
-    """Find which rows of the batch belong to which client: O(B log B), whatever the number of clients."""
+    """Find which rows of the batch belong to which client: O(B + K), or O(B log B) where there are many clients."""
     samples = batch.numpy()
     owner = roster.owner.numpy().take(samples)
     if len(roster.clients) <= 1 << 16:  # numpy sorts such small numbers in linear time

@@ -33,6 +33,7 @@ from tdcd.jobs.schema import Job
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import PRIMARY, measure
 from tdcd.training.setup import Setup, device_of, prepare
+from tdcd.training.tally import measured, ranks, tally
 
 Log = Callable[[int, int], None]
 """Takes the rounds that are done, and how many there are."""
@@ -201,9 +202,12 @@ def _either_way(norms: Array, labels: Array) -> float:
 
 def area(scores: Array, positive: Array) -> float:
     """Return the area under the ROC curve; a guess where there is only one class."""
+    positive = np.asarray(positive, dtype=bool)
+    if not positive.any() or positive.all():
+        return 0.5
     logits = torch.from_numpy(np.asarray(scores, dtype=np.float64)).unsqueeze(1)
-    labels = torch.from_numpy(np.asarray(positive, dtype=np.float64))
-    return measure(BinaryCrossEntropy(), logits, labels).get("auroc", 0.5)
+    labels, loss = torch.from_numpy(positive.astype(np.float64)), BinaryCrossEntropy()
+    return measured(loss, tally(loss, logits, labels, ranks(loss, logits)))["auroc"]
 
 
 def privatizers_of(job: Job, clip: float | None, noises: Sequence[float]) -> list[GradientPrivatizer | None]:

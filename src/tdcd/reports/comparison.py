@@ -40,7 +40,7 @@ def write_study(study: Study, directory: Path | str) -> Path:
             "results": study.frame.filter("final").select(pl.exclude(*HIDDEN, "^time_at_t_comm_.*$")),
             "curves": study.frame.select(pl.exclude(*HIDDEN, "status")),
         }
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:
         raise RunError(f"{directory}: a file of it is damaged: {type(error).__name__}: {error}") from error
     write_extras(directory, [picture for _, own in drawn for picture in own], tables)
     write_atomically(page, text)

@@ -168,7 +168,7 @@ def _gains(study: Study, lines: Sequence[Line], target: float) -> list[str]:
         fastest = min(spent, key=lambda q: spent[q]) if spent else first
         if first in spent and len(spent) > 1 and spent[fastest] > 0:
             faster = spent[first] / spent[fastest]
-            gains.append(f"at t_comm {t:g} Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
+            gains.append(f"at t_comm {t:g}, Q = {fastest} is {faster:.1f} times as fast as Q = {first}")
     return gains
 
 
@@ -264,7 +264,7 @@ def _size(line: Line, what: str) -> int:
     return len(silos) if what == "N" else max(len(silo.clients) for silo in silos)
 
 
-def _rising(losses: Sequence[dict[int, float]]) -> Verdict:
+def _rising(losses: Sequence[dict[str, float]]) -> Verdict:
     """Tell whether losses rise all along, or at least from the first line to the last.
 
     Runs with the same seed share first weights and mini-batches, so they are compared with each other.

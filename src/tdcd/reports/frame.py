@@ -15,7 +15,7 @@ LOWER = {"loss", "mse"}
 _ALWAYS = {
     "run": pl.String,
     "status": pl.String,
-    "seed": pl.Int64,
+    "seed": pl.String,
     "place": pl.Int64,
     "final": pl.Boolean,
     "round": pl.Int64,
@@ -36,9 +36,9 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
         {
             "run": name,
             "status": run.status,
-            "seed": int(run.job["training"]["seed"]),
+            "seed": str(run.job["training"]["seed"]),  # it may be larger than any type of numbers
             "place": place,
-            "final": line is run.final,
+            "final": line is final,
             "round": line.round,
             "iteration": line.iteration,
             "seconds": line.seconds,
@@ -46,6 +46,7 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
             **{way: getattr(Traffic() if run.in_one_place else line.traffic, way) for way in WAYS},
         }
         for name, run in runs.items()
+        for final in ([run.final] if run.history else [])
         for place, line in enumerate(run.history)
     ]
     return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=_ALWAYS) if rows else pl.DataFrame({}, _ALWAYS)
@@ -77,7 +78,8 @@ class Measure:
 
     def reaches(self, target: float) -> pl.Expr:
         """Tell whether ``value`` is at least as good as a target."""
-        return pl.col("value") <= target if self.lower else pl.col("value") >= target
+        reached = pl.col("value") <= target if self.lower else pl.col("value") >= target
+        return reached & pl.col("value").is_not_nan()
 
     def best(self, values: Iterable[float]) -> float:
         """Return the best of some values."""

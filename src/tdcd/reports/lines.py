@@ -1,6 +1,6 @@
 """Lines of a figure: runs that differ in nothing but their seed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -76,13 +76,13 @@ class Line:
         return evaluation_frame({str(run.path): run for run in self.runs})
 
     def visible(self, costs: Costs | None = None) -> pl.DataFrame:
-        """Return every evaluation of the runs that did not diverge; with costs, at which ``time`` it would come."""
-        frame = self.frame if costs is None else self.frame.with_columns(time=self.times(costs))
-        return frame.filter(pl.col("status") != "diverged")
+        """Return every evaluation of the runs that did not diverge; with costs, the ``time`` at which it is reached."""
+        frame = self.frame.filter(pl.col("status") != "diverged")
+        return frame if costs is None else frame.with_columns(time=_times(self.visible_runs, costs))
 
     def times(self, costs: Costs) -> pl.Series:
-        """Return the time at which every evaluation would have been reached."""
-        return pl.Series([time for run in self.runs for time in times(run, costs)], dtype=pl.Float64)
+        """Return the time at which every evaluation is reached."""
+        return _times(self.runs, costs)
 
     def ends(self, costs: Costs | None = None) -> pl.DataFrame:
         """Return the last evaluation of each run that did not diverge."""
@@ -108,7 +108,7 @@ class Line:
         """Return what each run ended with."""
         return measure.of(self.visible()).filter("final")["value"].drop_nulls().to_list()
 
-    def by_seed(self, measure: Measure) -> dict[int, float]:
+    def by_seed(self, measure: Measure) -> dict[str, float]:
         """Return what each run ended with, by its seed."""
         ends = measure.of(self.visible()).filter("final").drop_nulls("value")
         return dict(ends.select("seed", "value").iter_rows())
@@ -125,13 +125,19 @@ class Line:
 
     def times_to(self, measure: Measure, target: float, costs: Costs) -> list[float] | None:
         """Return the time that each run needs to reach a target; nothing if there is one that does not."""
+        if self.diverged or not self.visible_runs:
+            return None
         spent = self.reached(measure, target, costs)["time"].to_list()
-        return spent if spent and len(spent) == len(self.visible_runs) and not self.diverged else None
+        return spent if len(spent) == len(self.visible_runs) else None
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a run sent by direction, the mean over seeds; nothing is sent in one place."""
         ends = self.ends()
         return {way: mean(ends[way].to_list()) if len(ends) else 0.0 for way in WAYS}
+
+
+def _times(runs: Sequence[RunRecord], costs: Costs) -> pl.Series:
+    return pl.Series([time for run in runs if run.history for time in times(run, costs)], dtype=pl.Float64)
 
 
 def setting(axis: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
-from tdcd.reports.frame import PARTS, Measure, evaluation_frame
+from tdcd.reports.frame import LOSS, PARTS, Measure, evaluation_frame
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import WAYS, Table, duration, format_setting, label, metric_of, number, size, speak, time
@@ -38,7 +38,7 @@ def write_report(
     page = files.path / "report.html"
     try:
         text = render(files, metric, t_comm, costs or Costs())
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:
         raise RunError(f"{files.path}: a file of it is damaged: {type(error).__name__}: {error}") from error
     forget_extras(files.path)
     write_atomically(page, text)
@@ -140,12 +140,12 @@ def _curve(name: str, frame: pl.DataFrame, measure: Measure) -> Curve:
 
 def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:
     """Return the table of final measures."""
-    finals = Measure("train", "loss").of(evaluation_frame(runs)).filter("final").drop_nulls("value")
+    finals = LOSS.of(evaluation_frame(runs)).filter("final").drop_nulls("value")
     if finals.is_empty():
         return [], []
     measured = [name for name in finals.columns if not finals[name].is_null().all()]
     tests = [name.removeprefix("test_") for name in measured if name.startswith("test_")]
-    shown = [Measure("train", "loss"), *(Measure("test", name) for name in tests)]
+    shown = [LOSS, *(Measure("test", name) for name in tests)]
     if f"validation_{metric}" in measured:
         shown.insert(1, Measure("validation", metric))
     columns = [f"{measure.part}_{measure.name}" for measure in shown]

@@ -89,9 +89,9 @@ class Study:
             facts.pop("rate", None)  # it has a column of its own
             words = [pl.lit(value).alias(name) for name, value in facts.items()]
             rate = pl.lit(line.rate, pl.Float64).alias("rate")
-            prices = [line.times(self.costs.at(t)).alias(f"time_at_t_comm_{t:g}") for t in self.t_comm]
+            prices = [line.times(self.costs.at(t)).alias(f"time_at_t_comm_{t:.15g}") for t in self.t_comm]
             frames.append(line.frame.select(*words, "seed", rate, pl.exclude("seed"), *prices))
-        return pl.concat(frames, how="diagonal")
+        return pl.concat(frames, how="diagonal_relaxed")
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
@@ -137,7 +137,7 @@ def read_study(
         raise JobError(f"target: {target} is no value that a metric could reach; give one such as 0.9")
     try:
         return _read_study([Path(path) for path in paths], metric, t_comm, target, costs)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, pl.exceptions.PolarsError) as error:
         text = join_names(paths)
         raise RunError(f"{text}: a file of it is damaged: {type(error).__name__}: {error}") from error
 
@@ -185,7 +185,7 @@ def _read_study(
         title=title or name,
         varied=varied,
         measure=_measure(metric or picture.get("metric"), runs),
-        t_comm=tuple(t_comm or picture.get("t_comm") or T_COMM),
+        t_comm=tuple(dict.fromkeys(t_comm or picture.get("t_comm") or T_COMM)),
         wanted=target if target is not None else picture.get("target"),
         costs=priced,
         panels=panels,

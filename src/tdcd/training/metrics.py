@@ -19,7 +19,8 @@ PRIMARY = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "square
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels.
 
-    They are made of the same sums that clients send whose labels are private, and one that is no such sum.
+    They are made of the sums that clients whose labels are private send; only the area under the precision-recall curve
+    needs the rows themselves.
     """
     scores, labels = scores.cpu(), labels.cpu()
     ranked = ranks(objective, scores)

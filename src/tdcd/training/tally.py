@@ -1,4 +1,4 @@
-"""Loss and metrics from sums over rows, which clients whose labels are private send in place of these.
+"""Loss and metrics from sums over rows, which clients whose labels are private send in place of their labels.
 
 The sums of all clients make the measures of all rows. For the area under the ROC curve, clients receive the rank of
 each row's score among all rows: the sum of the positives' ranks is enough. The area under the precision-recall curve is
@@ -26,8 +26,8 @@ def ranks(objective: Objective, scores: Tensor) -> Tensor:
     for column in values.unbind(1):
         _, places, counts = torch.unique(column, return_inverse=True, return_counts=True)
         last = counts.cumsum(0)
-        columns.append((last - (counts - 1) / 2)[places])
-    return torch.stack(columns, 1).double()
+        columns.append((last - (counts - 1).double() / 2)[places])
+    return torch.stack(columns, 1)
 
 
 def tally(objective: Objective, scores: Tensor, labels: Tensor, ranked: Tensor) -> Tally:

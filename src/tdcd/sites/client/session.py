@@ -271,7 +271,8 @@ class Session:
         batch = self.job.training.sample_batch(number, ready.population).numpy()
         if lost := samples_in(without, "samples that were lost"):
             batch = np.setdiff1d(batch, np.array(sorted(lost)), assume_unique=True)
-        mine = np.flatnonzero(np.isin(ready.numbers[Part.TRAIN], batch, assume_unique=True))
+        held = ready.numbers[Part.TRAIN]
+        mine = np.flatnonzero(batch[batch.searchsorted(held) % len(batch)] == held) if len(batch) else ()  # both ascend
         if not len(mine):
             raise RefusedError(f"none of this client's rows is in the mini-batch of round {number}")
         self._abandon()

@@ -187,6 +187,8 @@ class SiteClients:
 
     def _without(self, name: str) -> Tensor:
         """Return which of a client's rows have left the mini-batch."""
+        if not len(self._lost):
+            return samples_tensor(())
         return torch.from_numpy(np.intersect1d(self._plan.training(name), self._lost, assume_unique=True))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -167,7 +167,7 @@ class Link:
         """Say something that needs no reply."""
         packed = pack(message)
         async with self._sending:
-            for frame in frames(packed.stamped(replace(packed.stamp, job=self.job))):
+            for frame in frames(packed.stamped(packed.stamp._replace(job=self.job))):
                 await self._send(frame)
 
     async def _ask(self, request: Message, reply: type[T], most: int, slot: ReceiveSlot | None) -> T:
@@ -186,7 +186,7 @@ class Link:
         meter = self._assembler.meter = self.meters.of(request.kind)
         self._slot = slot
         self._reply = asyncio.get_running_loop().create_future()
-        stamped = request.stamped(replace(request.stamp, job=self.job, epoch=self._number))
+        stamped = request.stamped(request.stamp._replace(job=self.job, epoch=self._number))
         async with self._sending:  # a farewell may come in between
             for frame in frames(stamped, meter):
                 await self._send(frame)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tdcd.engines.base import RewoundError
@@ -37,7 +37,7 @@ SLOWEST = 1e6
 
 def _key(kind: str, stamp: Stamp, silo: str) -> tuple[str, Stamp, str]:
     """Return what a message is waited for by; its epoch is the present one."""
-    return kind, replace(stamp, job="", epoch=0), silo
+    return kind, stamp._replace(job="", epoch=0), silo
 
 
 @dataclass
@@ -283,7 +283,7 @@ class Peers:
 
     async def send(self, silo: str, message: object, stamp: Stamp = Stamp()) -> None:  # noqa: B008
         """Send another hub a message of this epoch."""
-        stamped = pack(message, replace(stamp, job=self.job.fingerprint, epoch=self.epoch))
+        stamped = pack(message, stamp._replace(job=self.job.fingerprint, epoch=self.epoch))
         await self._push(self.peers[silo], stamped, now() + self.deadline, rewindable=True)
 
     async def receive(self, silo: str, kind: type[T], stamp: Stamp = Stamp()) -> T:  # noqa: B008

@@ -6,7 +6,7 @@ that have really come, and nothing is ever unpickled.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -77,8 +77,7 @@ class Frame(NamedTuple):
     chunk: bytes
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """To which training and which moment of it a message belongs."""
 
     job: str = ""
@@ -90,7 +89,7 @@ class Stamp:
 
     def at(self, step: int) -> "Stamp":
         """Return the same at another step."""
-        return replace(self, step=step)
+        return self._replace(step=step)
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,11 @@ class Message:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Settings and small facts: whatever JSON can say."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    stamp: Stamp = Stamp()
+    stamp: Stamp = Stamp()  # noqa: RUF009 - a tuple
 
     def stamped(self, stamp: Stamp) -> "Message":
         """Return the message with another stamp."""
-        return replace(self, stamp=stamp)
+        return Message(self.kind, self.facts, self.tensors, stamp)
 
     @property
     def nbytes(self) -> int:
