@@ -92,7 +92,7 @@ def large(folder: Path) -> str:
                 peak[who] = max(peak.get(who, 0), most)
 
     federation = deployed(load_job("digits", settings, clients=4), folder, look)
-    history = read_history(next(iter(federation.runs.values())) / "history.jsonl")
+    history = read_history(next(iter(federation.runs.values())))
     block = sum(t.stat().st_size for t in next(iter(federation.runs.values())).glob("blocks/*.safetensors"))
     time = seconds_a_round(history)
     return (
