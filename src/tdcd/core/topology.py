@@ -91,6 +91,5 @@ def deal(batch: Tensor, roster: Roster, device: torch.device | str = "cpu") -> S
     else:
         order = owner.argsort(kind="stable")
         clients, counts = np.unique(owner, return_counts=True)
-    parts = (torch.from_numpy(part) for part in (order, samples.take(order), clients, counts))
-    places, rows, active, held = parts
+    places, rows, active, held = map(torch.from_numpy, (order, samples.take(order), clients, counts))
     return Shards(places.to(device), rows.to(device), active, held, len(roster.clients) - len(active))
