@@ -33,12 +33,18 @@ def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -
     return made.engine(path, workers, private)
 
 
+def step_by_step(made: Problem, path: str, private: PrivateLabels) -> Simulation:
+    """Return an engine in which every logit gradient travels: somebody records them."""
+    return made.engine(path, 1, private, lambda *_: None)
+
+
 @settings(max_examples=examples(40))
 @given(problems(KINDS), st.sampled_from(OWNERS))
 def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: str) -> None:
     shared = drawn.run(drawn.engine("oracle"), 2)
     private = keeping(drawn, owner, "exact")
     assert distance(drawn.run(engine(drawn, "oracle", private), 2), shared) < 1e-9
+    assert distance(drawn.run(step_by_step(drawn, "auto", private), 2), shared) < 1e-9
     assert distance(drawn.run(engine(drawn, "auto", private), 2), shared) < 1e-9
 
 
@@ -48,9 +54,13 @@ def test_exact_answers_give_the_numbers_of_shared_labels(drawn: Problem, owner: 
 @given(problems(("linear", "mlp")), st.sampled_from(OWNERS))
 def test_exact_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
     private = keeping(drawn, owner, "exact")
-    assert distance(drawn.run(engine(drawn, path, private), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
+    expected = drawn.run(drawn.engine("oracle"), 2)
+    assert distance(drawn.run(engine(drawn, path, private), 2), expected) < 1e-9
+    assert distance(drawn.run(step_by_step(drawn, path, private), 2), expected) < 1e-9
     single = drawn.with_steps(LocalSteps(1))
-    assert distance(single.run(engine(single, "one-step", private), 2), single.run(single.engine("oracle"), 2)) < 1e-9
+    expected = single.run(single.engine("oracle"), 2)
+    for make in (engine, step_by_step):
+        assert distance(single.run(make(single, "one-step", private), 2), expected) < 1e-9
 
 
 @settings(max_examples=examples(40))
@@ -175,7 +185,9 @@ def test_rows_of_whole_numbers(sharing: Sharing) -> None:
 def test_a_kernel_cannot_wait() -> None:
     made = problem(["linear", "linear"], [2, 2])
     with pytest.raises(ModelError, match="wait for logit gradients between them"):
-        engine(made, "kernel", keeping(made, "silo-0", "exact"))
+        engine(made, "kernel", keeping(made, "silo-0", "exact", GradientPrivatizer(clip=1.0)))
+    with pytest.raises(ModelError, match="wait for logit gradients between them"):
+        step_by_step(made, "kernel", keeping(made, "silo-0", "exact"))
 
 
 def test_clients_without_labels_have_none() -> None:
@@ -184,7 +196,8 @@ def test_clients_without_labels_have_none() -> None:
     private = keeping(made, "silo-0", "exact")
     wrong = replace(made.tasks["silo-1"], labels=(made.tasks["silo-1"].labels + 1) % 3)
     mixed = replace(made, tasks={**made.tasks, "silo-1": wrong})
-    assert same(made.run(engine(made, "auto", private), 2), mixed.run(engine(mixed, "auto", private), 2))
+    for make in (engine, step_by_step):
+        assert same(made.run(make(made, "auto", private), 2), mixed.run(make(mixed, "auto", private), 2))
     assert distance(made.run(engine(made, "oracle", private), 2), mixed.run(engine(mixed, "oracle", private), 2)) < 1e-9
 
 

@@ -13,8 +13,9 @@ from tdcd.compute.choose import PathName
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
 from tdcd.core.average import Mean
+from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block
-from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round
+from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round, plan_rounds
 from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream, stream_state
 from tdcd.core.task import Round, SiloTask, sum_embeddings
@@ -87,6 +88,15 @@ def add_idle(mean: Mean, worker: Worker, weights: Block) -> None:
         mean.add(weights, idle)
 
 
+def yields_shared_numbers(private: PrivateLabels) -> bool:
+    """Tell whether private labels train what shared ones do: logit gradients at every step, as they are.
+
+    A simulation then computes each gradient where it is used, and all of a client's steps at once. What would travel
+    is the ledger's concern, which counts it all the same.
+    """
+    return private.sharing == "exact" and private.privatizer is None
+
+
 class LocalPeers:
     """The other hubs in the same process. See the script's Peers."""
 
@@ -122,9 +132,12 @@ class LocalEngine(Simulation):
     ) -> None:
         super().__init__(training)
         self._plan, self._recorder = training.plan, recorder
-        tasks = {
-            silo: replace(task, remote_labels=silo in self._plan.requests) for silo, task in training.tasks.items()
-        }
+        tasks: Mapping[str, SiloTask] = training.tasks
+        if training.private and not recorder and yields_shared_numbers(training.private):
+            labels = training.private.labels
+            self._plan = plan_rounds(training.steps, label_only=set(self._plan.silos) - set(tasks))
+            tasks = {silo: replace(task, labels=labels) for silo, task in tasks.items()}
+        tasks = {silo: replace(task, remote_labels=silo in self._plan.requests) for silo, task in tasks.items()}
         if any(task.features.device.type != "cpu" for task in tasks.values()):
             workers = 1  # the device has enough to do
         self._device = next(iter(tasks.values())).features.device
