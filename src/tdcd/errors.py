@@ -5,6 +5,7 @@
     ├── DataError       features, labels or IDs that cannot be trained on
     ├── ModelError      a silo's network that fails or has the wrong shape
     ├── RunError        a run directory that is missing, damaged, or of another job
+    │   └── DamagedError  a file that is not what was written
     ├── DivergedError   training left the finite numbers
     └── DeploymentError sites that do not find, trust or understand one another
         └── AbsentError hubs or clients that did not come in time
@@ -35,6 +36,10 @@ class ModelError(TdcdError):
 
 class RunError(TdcdError):
     """A run directory is missing, damaged, in use, or belongs to another job."""
+
+
+class DamagedError(RunError):
+    """A file of a run is not what was written."""
 
 
 class DivergedError(TdcdError):

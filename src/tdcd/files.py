@@ -37,6 +37,24 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+def rename(path: Path, target: Path) -> None:
+    """Give a file another name, in place of what has it; it survives a power cut."""
+    try:
+        path.replace(target)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be renamed to {target.name}: {error.strerror}") from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file."""
+    try:
+        path.unlink()
+        sync_directory(path.parent)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be removed: {error.strerror}") from error
+
+
 def append(path: Path, line: str) -> None:
     """Add a line to a file; it is on the disk when this returns."""
     try:

@@ -340,18 +340,18 @@ def contents(path: Path) -> dict[str, Any]:
     """Return all files of a sweep, without wall times, dates and what the machine adds."""
 
     def timeless(line: str) -> Any:
-        return {key: value for key, value in json.loads(line).items() if key != "seconds"}
+        return {key: value for key, value in json.loads(line).items() if key not in ("seconds", "digest")}
 
     outcome: dict[str, Any] = {}
     for file in sorted(path.rglob("*")):
         name = str(file.relative_to(path))
-        if file.is_dir() or file.name == ".lock":
+        if file.is_dir() or file.name in (".lock", "earlier.safetensors"):
             continue
         if file.name == "history.jsonl":
             outcome[name] = [timeless(line) for line in file.read_text().splitlines()]
         elif file.name == "result.json":
             result = json.loads(file.read_text())
-            outcome[name] = {k: v for k, v in result.items() if k not in ("seconds", "evaluated")}
+            outcome[name] = {k: v for k, v in result.items() if k not in ("seconds", "evaluated", "files", "digest")}
         elif file.name == "checkpoint.safetensors":
             outcome[name] = {key: t.tolist() for key, t in safetensors.torch.load_file(file).items()}
         elif file.name in ("environment.json", "report.html"):

@@ -217,7 +217,7 @@ def test_labels_are_the_same_in_whatever_file(tables: Path) -> None:
 def test_runs_that_cannot_predict(tables: Path, tmp_path: Path) -> None:
     tdcd.run_job(written(tables), tmp_path / "run")
     (tmp_path / "run" / "preparation" / "bank.json").unlink()
-    with pytest.raises(RunError, match=r"preparation/bank.json: cannot be read"):
+    with pytest.raises(RunError, match=r"preparation/bank.json: missing"):
         load_run(tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RunError, match="it has not ended; go on with it: tdcd train --resume"):

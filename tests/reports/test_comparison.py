@@ -77,7 +77,7 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
         federation=federation_record([silo_record(f"s{j}", [1] * clients) for j in range(silos)]),
         history=history,
         sessions=(),
-        outcome=Outcome(status, True, last, last, last, last * steps, 1.0, None),
+        outcome=Outcome(status, True, last, last, last, last * steps, 1.0, None, {}),
         baselines={},
     )
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import tdcd
 from support import browser, drawn_in_a_browser, silo_record
 from tdcd.reports.topology import SHOWN, topology
+from tdcd.runs.reader import read_run
+from tdcd.runs.records import write_record
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +82,11 @@ def test_a_run_under_way_and_a_stopped_one(run: Path, tmp_path: Path) -> None:
 def test_names_are_escaped(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    federation = json.loads((copy / "federation.json").read_text())
-    federation["silos"][0]["clients"][0]["name"] = "<script>alert(1)</script>"
-    federation["silos"][0]["network"] = "<b>net</b>"
-    (copy / "federation.json").write_text(json.dumps(federation))
+    record = read_run(copy).federation
+    first = record.silos[0]
+    clients = (replace(first.clients[0], name="<script>alert(1)</script>"), *first.clients[1:])
+    silos = (replace(first, network="<b>net</b>", clients=clients), *record.silos[1:])
+    write_record(copy / "federation.json", replace(record, silos=silos))
     page = tdcd.write_report(copy).read_text()
     assert "<script" not in page
     assert "<b>net" not in page

@@ -1,7 +1,7 @@
 """Simulated time: the paper's formula, what goes beyond it, and pricing runs whose data is gone."""
 
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tdcd.core.script import Sharing
 from tdcd.costs import Costs
 from tdcd.reports.pricing import ends_of_rounds, times, traffic_by_round
 from tdcd.runs.reader import RunRecord, read_rosters, read_run
+from tdcd.runs.records import write_record
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(40, 6))
@@ -160,9 +161,9 @@ def test_a_damaged_roster_is_named(two: RunRecord, tmp_path: Path, damage: str) 
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:-20])
     else:
-        record = json.loads((path / "federation.json").read_text())
-        record["silos"][0]["name"] = "z"
-        (path / "federation.json").write_text(json.dumps(record))
+        record = two.federation
+        renamed = (replace(record.silos[0], name="z"), *record.silos[1:])
+        write_record(path / "federation.json", replace(record, silos=renamed))
     with pytest.raises(tdcd.RunError, match=r"rosters.safetensors|who holds what"):
         traffic_by_round(read_run(path))
 

@@ -138,7 +138,7 @@ class Federation:
 
         async def bring(hub: Hub) -> None:
             await hub.setup.prepare(read_set(self.job))
-            await hub.agree([])
+            await hub.agree({})
 
         await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
 

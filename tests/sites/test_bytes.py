@@ -110,7 +110,7 @@ class Sockets:
 
         async def bring(hub: Hub) -> None:
             await hub.setup.prepare(read_set(self.job))
-            await hub.agree([])
+            await hub.agree({})
 
         await asyncio.gather(*(bring(hub) for hub in self.hubs.values()))
 

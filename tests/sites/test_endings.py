@@ -3,7 +3,7 @@
 import json
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from tdcd.errors import AbsentError
 from tdcd.runs import records, store, tensors
 from tdcd.runs.reader import read_history
 from tdcd.runs.store import RunDirectory, load_blocks
+from tdcd.sites.hub.hub import common_round
 from tdcd.sites.security.identity import Identity
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.settings import Settings
@@ -44,7 +45,7 @@ class Together:
     def __init__(self, seed: int) -> None:
         self.news = threading.Condition()
         self.seed, self.epoch, self.broken = seed, 0, True
-        self.came: dict[str, Sequence[int]] = {}
+        self.came: dict[str, Mapping[int, str]] = {}
         self.start = 0
         self.said: dict[str, dict[str, Any]] = {}
         self.over = False
@@ -60,19 +61,19 @@ class Together:
             self.broken = True
             self.news.notify_all()
 
-    def agreed(self, hub: str, rounds: Sequence[int]) -> int:
+    def agreed(self, hub: str, checkpoints: Mapping[int, str]) -> tuple[int, str]:
         with self.news:
-            self.came[hub] = [0, *rounds]
+            self.came[hub] = checkpoints
             epoch = self.epoch
             if len(self.came) == len(HUBS):
-                self.start = max(set.intersection(*(set(own) for own in self.came.values())))
+                self.start, _ = common_round(self.came)
                 self.came, self.said = {}, {}
                 self.epoch, self.broken = epoch + 1, False
                 self.news.notify_all()
             self.wait(lambda: self.epoch > epoch or self.over)
             if self.epoch == epoch:
                 raise AbsentError("the others have ended")
-            return self.start
+            return self.start, f"epoch {self.epoch}"
 
     def exchange(self, hub: str, what: str, value: Any = None) -> dict[str, Any]:
         with self.news:
@@ -102,9 +103,9 @@ class HubEngine:
         self.hub, self.all, self.done = hub, together, 0
         self.compute_plan: dict[str, str] = {}
 
-    def agree(self, rounds: Sequence[int]) -> int:
-        self.done = self.all.agreed(self.hub, rounds)
-        return self.done
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
+        self.done, lineage = self.all.agreed(self.hub, checkpoints)
+        return self.done, lineage
 
     def round(self, states: States, number: int) -> tuple[States, Traffic]:
         self.all.exchange(self.hub, f"round {number}")
@@ -131,7 +132,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
     first = {hub: {"w": torch.zeros(1, dtype=torch.float64)}}
     for _ in range(20):
         try:
-            with RunDirectory.open(folder / hub, JOB, resume=True, keep_previous=True) as opened:
+            with RunDirectory.open(folder / hub, JOB, resume=True, is_hub=True) as opened:
                 loop = Loop(HubEngine(hub, together), chosen, {}, Observer(), lambda: first)
                 loop.directory = opened
                 loop.begin(federation_record())
@@ -205,7 +206,7 @@ class Late:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def agree(self, _: Sequence[int]) -> int:
+    def agree(self, _: Mapping[int, str]) -> tuple[int, str]:
         raise self.error
 
 
@@ -216,8 +217,8 @@ class Alone(Late):
         super().__init__(AbsentError("nobody is there"))
         self.last = last
 
-    def agree(self, rounds: Sequence[int]) -> int:
-        return max(rounds)
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
+        return max(checkpoints.items(), default=(0, "alone"))
 
     def round(self, states: States, number: int) -> tuple[States, Traffic]:
         if number > self.last:
@@ -242,7 +243,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
         made.directory = opened
         return made
 
-    with RunDirectory.open(tmp_path / "run", JOB, resume=True, keep_previous=True) as opened:
+    with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
         one = loop(Alone(last))
         one.begin(federation_record())
         try:

@@ -585,7 +585,7 @@ def test_sums_that_cannot_be_leave_their_client_out(
         federation.add_everybody()
         hubs = federation.hubs
         await asyncio.gather(*(hub.setup.prepare(read_set(wanted)) for hub in hubs.values()))
-        await asyncio.gather(*(hub.agree([]) for hub in hubs.values()))
+        await asyncio.gather(*(hub.agree({}) for hub in hubs.values()))
         states = {silo: hub.setup.first_state() for silo, hub in hubs.items()}
         result = await asyncio.gather(*(hub.evaluate(states[silo], lambda _: "worse") for silo, hub in hubs.items()))
         await federation.stop()

@@ -72,18 +72,18 @@ def save(directory: RunDirectory, number: int) -> None:
 
 
 def test_checkpoints_of_a_future_that_did_not_happen_are_forgotten(tmp_path: Path) -> None:
-    a, b = (RunDirectory(tmp_path / name, {"x": 1}, keep_previous=True) for name in "ab")
+    a, b = (RunDirectory(tmp_path / name, {"x": 1}, is_hub=True) for name in "ab")
     for hub in (a, b):
         hub.path.mkdir()
         for number in (50, 100):
             save(hub, number)
     save(a, 130)  # b was killed after 100: both go on there, and b is killed once more
     a.forget_after(100)
-    assert a.rounds() == [100]
+    assert list(a.checkpoints()) == [100]
     save(a, 120)
-    assert max({*a.rounds()} & {*b.rounds()}) == 100
+    assert max({*a.checkpoints()} & {*b.checkpoints()}) == 100
     a.forget_after(0)
-    assert a.rounds() == []
+    assert not a.checkpoints()
 
 
 def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) -> None:
@@ -92,12 +92,23 @@ def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) ->
     async def go() -> None:
         await federation.start()
         one, two = federation.hubs.values()
-        with pytest.raises(
-            DeploymentError, match=r"no round in common \(silo 'silo-1' has 10, 20; silo 'silo-2' has none\)"
+        lost = r"silo 'silo-1' has 10; silo 'silo-2' has none\): the hub of silo silo-2 has no run directory"
+        with pytest.raises(DeploymentError, match=lost):
+            await asyncio.gather(one.agree({0: "run", 10: "run"}), two.agree({}))
+        old = r"silo 'silo-1' has 10, 20; silo 'silo-2' has 10\): .* put back from an old backup\?"
+        with pytest.raises(DeploymentError, match=old):
+            await asyncio.gather(one.agree({0: "run", 10: "new", 20: "new"}), two.agree({0: "other", 10: "old"}))
+        for mine, theirs, start in (
+            ({0: "run", 10: "a"}, {0: "run"}, 0),  # the other may have been stopped just before its first checkpoint
+            ({0: "run", 10: "a", 20: "b"}, {0: "run", 20: "b"}, 20),
+            ({0: "run", 10: "a", 20: "b"}, {0: "run", 10: "a", 20: "c"}, 10),  # another 20 than this one's
+            ({0: "run"}, {0: "other"}, 0),  # neither has done anything yet
+            ({0: "run"}, {}, 0),
         ):
-            await asyncio.gather(one.agree([10, 20]), two.agree([]))
-        assert set(await asyncio.gather(one.agree([10]), two.agree([]))) == {0}  # it may have been just too early
-        assert set(await asyncio.gather(one.agree([10, 20]), two.agree([20]))) == {20}
+            (first, lineage), (second, same) = await asyncio.gather(one.agree(mine), two.agree(theirs))
+            assert first == second == start
+            assert lineage == same
+            assert lineage not in {*mine.values(), *theirs.values()}
         await federation.stop()
 
     run_virtually(go())
@@ -111,9 +122,9 @@ class Rewinding:
     def __init__(self, at: int) -> None:
         self.at, self.done, self.again = at, 0, False
 
-    def agree(self, rounds: Any) -> int:
+    def agree(self, checkpoints: Any) -> tuple[int, str]:
         self.done = 10 if self.again else 0
-        return self.done
+        return self.done, "run"
 
     def round(self, states: States, number: int) -> tuple[States, Traffic]:
         if number == self.at and not self.again:
@@ -139,7 +150,7 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
     )
     kept = {}
     for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
-        with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, keep_previous=True) as directory:
+        with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, is_hub=True) as directory:
             loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
             loop.begin(federation_record())
@@ -167,7 +178,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
             HubEngine(hub, run), settings, networks, Observer(), lambda: {hub.context.silo: hub.setup.first_block()}
         )
         table = federation.job.as_table()
-        with RunDirectory.open(folder / hub.context.silo, table, resume=True, keep_previous=True) as loop.directory:
+        with RunDirectory.open(folder / hub.context.silo, table, resume=True, is_hub=True) as loop.directory:
             try:
                 loop.begin(federation_record())
                 spoilt(hub)
@@ -409,7 +420,7 @@ def test_a_hub_that_is_started_again_does_not_wait_for_all_clients(tmp_path: Pat
     async def go_on() -> None:
         again.add_everybody(but=away)
         await asyncio.gather(*(hub.setup.prepare(None) for hub in again.hubs.values()))
-        await asyncio.gather(*(hub.agree([]) for hub in again.hubs.values()))
+        await asyncio.gather(*(hub.agree({}) for hub in again.hubs.values()))
         await again.rounds(1)
         await again.stop()
 

@@ -227,7 +227,7 @@ def test_hubs_that_hold_out_other_samples_do_not_train_together(tmp_path: Path) 
             await asyncio.gather(*(hub.setup.prepare(None) for hub in hubs.values()))
             plan = hubs["bank"].prepared.plan
             object.__setattr__(plan, "parts", np.roll(plan.parts, 1))
-            await asyncio.gather(*(hub.agree([]) for hub in hubs.values()))
+            await asyncio.gather(*(hub.agree({}) for hub in hubs.values()))
         finally:
             await federation.stop()
 
@@ -255,7 +255,7 @@ def test_clients_that_are_still_ready_help_to_align_again(tmp_path: Path) -> Non
 
         async def bring(silo: str) -> None:
             await federation.hubs[silo].setup.prepare(None)
-            await federation.hubs[silo].agree([])
+            await federation.hubs[silo].agree({})
 
         await asyncio.gather(*map(bring, names))
         await federation.rounds(1)

@@ -77,11 +77,11 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     result = train(tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir() if not path.name.startswith(".")}
     assert names == {"job.toml", "environment.json", "federation.json", "rosters.safetensors", "history.jsonl",
-                     "checkpoint.safetensors", "blocks", "result.json"}  # fmt: skip
+                     "checkpoint.safetensors", "earlier.safetensors", "blocks", "result.json"}  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
     assert all(
-        {"round", "iteration", "seconds", "traffic", "train", "validation", "test", "better"} == set(line)
+        {"round", "iteration", "seconds", "traffic", "train", "validation", "test", "better", "digest"} == set(line)
         for line in lines
     )
     assert same(tdcd.load_blocks(tmp_path / "run"), result.blocks)
@@ -155,7 +155,8 @@ def test_resuming_a_finished_run_does_nothing(tmp_path: Path) -> None:
 
 def test_a_run_stopped_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     train(tmp_path)
-    (tmp_path / "checkpoint.safetensors").unlink()
+    for name in ("checkpoint", "earlier"):
+        (tmp_path / f"{name}.safetensors").unlink()
     history = tmp_path / "history.jsonl"
     with pytest.raises(tdcd.RunError, match=r"checkpoint.safetensors: missing, though history.jsonl has rounds"):
         train(tmp_path, resume=True)
@@ -313,14 +314,89 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         train(tmp_path / "file" / "run")
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    train(tmp_path)
-    file = tmp_path / "checkpoint.safetensors"
-    whole = file.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:5], b""):
-        file.write_bytes(damaged)
-        with pytest.raises(tdcd.RunError, match=r"checkpoint.safetensors: damaged"):
-            train(tmp_path, resume=True)
+class Notes(tdcd.Observer):
+    """Keeps notes and where a training starts."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.start = -1
+
+    def noted(self, note: str) -> None:
+        self.notes.append(note)
+
+    def started(self, done: int, rounds: int, paths: Any) -> None:
+        self.start = done
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_earlier_one(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError):
+        train(tmp_path, observer=Stop(11, MemoryError))
+    files = {name: (tmp_path / f"{name}.safetensors").read_bytes() for name in ("checkpoint", "earlier")}
+    whole, history = files["checkpoint"], (tmp_path / "history.jsonl").read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:5], b"", flipped(whole, 7 * len(whole))):
+        (tmp_path / "checkpoint.safetensors").write_bytes(damaged)
+        seen = Notes()
+        result = train(tmp_path, resume=True, observer=seen)
+        assert seen.start == 6
+        assert len(seen.notes) == 1
+        assert "checkpoint.safetensors: damaged" in seen.notes[0]
+        assert "Going on with the other checkpoint, of round 6" in seen.notes[0]
+        assert same(result.blocks, WHOLE.blocks)
+        assert timeless(result.history) == timeless(WHOLE.history)
+        for name, content in files.items():
+            (tmp_path / f"{name}.safetensors").write_bytes(content)
+        (tmp_path / "history.jsonl").write_bytes(history)
+    for name in files:
+        (tmp_path / f"{name}.safetensors").write_bytes(files[name][:-1])
+    with pytest.raises(tdcd.RunError, match=r"checkpoint.safetensors: damaged"):
+        train(tmp_path, resume=True)
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    """Return bytes with one bit changed."""
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_no_flipped_bit_resumes_or_predicts_other_numbers(tmp_path: Path) -> None:
+    """Every file in turn, at bits drawn all over it: an error that names it, or the very same numbers."""
+    train(tmp_path / "run")
+    before = tdcd.load_blocks(tmp_path / "run")
+    files = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file() and not path.name.startswith("."))
+    assert len(files) == 10
+    drawn = np.random.default_rng(5)
+    reasons: list[tuple[str, str]] = []
+    for file in files:
+        content = file.read_bytes()
+        for bit in drawn.integers(0, 8 * len(content), 12).tolist():
+            copy = tmp_path / "copy"
+            shutil.copytree(tmp_path / "run", copy)
+            (copy / file.relative_to(tmp_path / "run")).write_bytes(flipped(content, bit))
+            try:
+                result = train(copy, resume=True)
+                blocks = tdcd.load_blocks(copy)
+            except tdcd.RunError as error:
+                reasons.append((file.name, str(error)))
+            else:
+                assert same(result.blocks, WHOLE.blocks)
+                assert same(blocks, before)
+                assert timeless(result.history) == timeless(WHOLE.history)
+            shutil.rmtree(copy)
+    assert len(reasons) > 30
+    assert all(name in reason or "was started with another job" in reason for name, reason in reasons)
+
+
+def test_blocks_of_another_silo_or_run_are_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        train(tmp_path / str(number), seed=number)
+    one, two = (tmp_path / str(number) / "blocks" for number in (1, 2))
+    (one / "a.safetensors").write_bytes((two / "a.safetensors").read_bytes())
+    with pytest.raises(tdcd.RunError, match=r"blocks: blocks of 2 runs, and no model together"):
+        tdcd.load_blocks(tmp_path / "1")
+    (two / "a.safetensors").write_bytes((two / "b.safetensors").read_bytes())
+    with pytest.raises(tdcd.RunError, match=r"a.safetensors: it holds the block of silo 'b'"):
+        tdcd.load_blocks(tmp_path / "2")
 
 
 def test_a_crash_at_any_byte_loses_nothing_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

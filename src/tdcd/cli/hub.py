@@ -59,6 +59,9 @@ def _observer(logger: Any) -> Any:
         def started(self, done: int, rounds: int, paths: Any) -> None:  # noqa: ARG002
             logger.info(f"training goes on after round {done} of {rounds}" if done else f"training: {rounds} rounds")
 
+        def noted(self, note: str) -> None:
+            logger.warning(note)
+
         def evaluated(self, evaluation: "Evaluation") -> None:
             parts = {"train": evaluation.train, "validation": evaluation.validation, "test": evaluation.test}
             text = [

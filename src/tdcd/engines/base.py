@@ -1,6 +1,6 @@
 """What every engine is given, and what the training loop asks of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal, Protocol
@@ -34,8 +34,12 @@ class Engine(Protocol):
     def compute_plan(self) -> Mapping[str, str]:
         """How each silo's clients are computed, and why, in a sentence."""
 
-    def agree(self, rounds: Sequence[int]) -> int:
-        """Return the round that all go on after, given those that this process could go on after."""
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
+        """Return the round that all go on after, and the lineage of what follows.
+
+        ``checkpoints`` are the rounds that this process could go on after, with the lineage of each; the beginning is
+        one of them once the run has begun. A lineage is a simulation's own affair, which may leave it empty.
+        """
 
     def round(self, states: States, number: int) -> tuple[States, Traffic]:
         """Compute a round; return the new states and what was sent. Nothing given is changed.

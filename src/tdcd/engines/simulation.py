@@ -1,7 +1,7 @@
 """What simulations have in common: nobody to wait for, all samples at hand, bytes counted by the ledger."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -37,9 +37,9 @@ class Simulation(ABC):
         """Return the global model's scores (M, E) of any rows, networks in evaluation mode."""
 
     @final
-    def agree(self, rounds: Sequence[int]) -> int:
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
         """Go on after the newest."""
-        return max(rounds)
+        return max(checkpoints.items(), default=(0, ""))
 
     @final
     def round(self, states: States, number: int) -> tuple[States, Traffic]:

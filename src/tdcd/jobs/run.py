@@ -43,9 +43,6 @@ class JobObserver(Observer):
     def reading(self, what: str) -> None:
         """Something is about to be read, which may take a while."""
 
-    def noted(self, note: str) -> None:
-        """Something that the user should know of the data."""
-
     def training(self, name: str, federation: Federation) -> None:
         """Training ``name`` ("federation", "central", "one-tier" or "left alone") is about to begin."""
 

@@ -6,12 +6,15 @@ federation.json          silos, clients, rows, networks
 rosters.safetensors      which client of each silo holds which sample; with it any run can be priced again
 history.jsonl            one evaluation a line
 checkpoint.safetensors   the state of all silos after some round: where `--resume` goes on
-earlier.safetensors      the checkpoint before that, at a hub
-best.safetensors         all blocks of the lowest validation loss, with select = "best"; best-ROUND: earlier ones
+earlier.safetensors      the checkpoint before that
+best-ROUND.safetensors   all blocks of the lowest validation loss, with select = "best"
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
 result.json              how it ended
 report.html              all of it to look at
+
+Every record, line and safetensors file has a digest of itself, and result.json those of what predictions rest on: what
+was altered since it was written is refused when it is read.
 
 A baseline's run directory is inside that of the run it is compared with. A sweep's directory has sweep.json, its plan,
 and its runs in runs/ and trials/.
@@ -29,7 +32,7 @@ ROSTERS = "rosters.safetensors"
 HISTORY = "history.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 EARLIER = "earlier.safetensors"
-BEST = "best.safetensors"
+BEST = "best-{}.safetensors"
 BLOCKS = "blocks"
 PREPARATION = "preparation"
 RESULT = "result.json"

@@ -1,6 +1,5 @@
 """Reading runs and sweeps: for reports, predictions and sweeps alike."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ import numpy.typing as npt
 import safetensors
 
 from tdcd.core.script import Sharing
-from tdcd.errors import RunError
+from tdcd.errors import DamagedError, RunError
+from tdcd.runs.digests import check_content, check_files
 from tdcd.runs.layout import ENVIRONMENT, FEDERATED, FEDERATION, HISTORY, RESULT, ROSTERS, SWEEP, variant_directory
 from tdcd.runs.records import (
     Evaluation,
@@ -112,6 +112,15 @@ def read_outcome(path: Path) -> Outcome | None:
     return read_record(path / RESULT, Outcome) if (path / RESULT).exists() else None
 
 
+def check_outcome(path: Path, outcome: Outcome) -> None:
+    """Check that the files that a run's predictions rest on are those that it ended with.
+
+    Raises:
+        RunError: one is missing, or is not what was written.
+    """
+    check_files(path, outcome.files)
+
+
 def read_sessions(path: Path) -> list[Session]:
     """Read the sessions of a run, the first one first.
 
@@ -157,7 +166,9 @@ def read_rosters(path: Path) -> Rosters:
     try:
         with safetensors.safe_open(file, framework="numpy") as held:
             tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
-            names = json.loads((held.metadata() or {})["tdcd"])["clients"]
+            metadata = held.metadata() or {}
+        content = ((n, str(t.dtype), t.shape, t.data if t.size else b"") for n, t in tensors.items())
+        names = check_content(file, metadata, content)["clients"]
         return Rosters(
             owners={name.removeprefix("owner/"): t for name, t in tensors.items() if name.startswith("owner/")},
             clients={str(silo): tuple(map(str, clients)) for silo, clients in names.items()},
@@ -166,7 +177,7 @@ def read_rosters(path: Path) -> Rosters:
     except FileNotFoundError as error:
         raise RunError(f"{file}: missing; without it the run cannot be priced") from error
     except (safetensors.SafetensorError, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(f"{file}: damaged: {error}") from error
+        raise DamagedError(f"{file}: damaged: {error}") from error
 
 
 def read_sweep(path: Path) -> SweepRecord:

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
-from tdcd.errors import RunError
+from tdcd.errors import DamagedError, RunError
 from tdcd.files import write_atomically
+from tdcd.runs.digests import seal, unseal
 
 T = TypeVar("T")
 
@@ -64,6 +65,8 @@ class Outcome:
     seconds: float
     evaluated: Evaluation | None
     """The evaluation of these weights."""
+    files: Mapping[str, str]
+    """Digests of the files that predictions rest on, by their names in the directory."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class FederationRecord:
     silos: tuple[SiloRecord, ...]
     variant: str
     """"federation", or the baseline that it is: "central", "one-tier" or "SILO alone"."""
+    run: str = ""
+    """The run's ID: of one training, at all of its hubs."""
     peers: tuple[str, ...] = ()
     """The other silos, in the run of one hub, which does not know their clients."""
 
@@ -196,11 +201,13 @@ def parse_record(text: str | bytes, kind: type[T], where: str) -> T:
     try:
         if kind not in _ADAPTERS:  # making one takes longer than reading a file
             _ADAPTERS[kind] = TypeAdapter(kind)
-        return cast(T, _ADAPTERS[kind].validate_json(text, strict=True))
+        return cast(T, _ADAPTERS[kind].validate_json(json.dumps(unseal(json.loads(text), where)), strict=True))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DamagedError(f"{where}: damaged: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise RunError(f"{where}: damaged: {key + ': ' if key else ''}{first['msg']}") from error
+        raise DamagedError(f"{where}: damaged: {key + ': ' if key else ''}{first['msg']}") from error
 
 
 def read_record(path: Path, kind: type[T]) -> T:
@@ -223,15 +230,15 @@ def read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise RunError(f"{path}: missing") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: damaged: {error}") from error
+        raise DamagedError(f"{path}: damaged: {error}") from error
 
 
 def write_record(path: Path, record: Any) -> None:
     """Write a record, or a list of them, as indented JSON, atomically."""
-    value = [asdict(one) for one in record] if isinstance(record, list) else asdict(record)
+    value = [seal(asdict(one)) for one in record] if isinstance(record, list) else seal(asdict(record))
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def history_line(evaluation: Evaluation) -> str:
     """Return an evaluation as a line of the history."""
-    return json.dumps(evaluation.as_dict())
+    return json.dumps(seal(evaluation.as_dict()))

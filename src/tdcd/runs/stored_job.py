@@ -41,6 +41,14 @@ def has_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return before == after and rounds[0] < rounds[1] and after.get("training.schedule.kind") in ("constant", "step")
 
 
+def without_rounds(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a job, flat, without the number of rounds where it changes nothing of the rounds."""
+    settings = dict(flat(job))
+    if settings.get("training.schedule.kind") in ("constant", "step"):
+        settings.pop("training.rounds", None)
+    return settings
+
+
 def refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Refuse to go on with a run of another job, unless it is the same with more rounds."""
     changed = differences(old, new)

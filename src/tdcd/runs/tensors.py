@@ -1,4 +1,4 @@
-"""Tensors in safetensors files."""
+"""Tensors in safetensors files, each with a record and a digest of both: a flipped bit is noticed when it is read."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,13 +7,13 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
-from tdcd.errors import RunError
+from tdcd.errors import DamagedError, RunError
 from tdcd.files import write_atomically
-
-_KEY = "tdcd"
+from tdcd.runs.digests import Content, check_content, describe_content
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
@@ -25,38 +25,33 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str
         shared = tensor.untyped_storage().data_ptr() in places  # safetensors refuses memory that two names share
         packed[name] = tensor.clone() if shared else tensor
         places.add(packed[name].untyped_storage().data_ptr())
-    write_atomically(path, safetensors.torch.save(packed, {_KEY: json.dumps(dict(record))}))
+    text = json.dumps(dict(record))
+    write_atomically(path, safetensors.torch.save(packed, describe_content(text, _content(packed))))
 
 
-def read_tensors(path: Path) -> Block:
-    """Read all tensors of a file.
+def read_tensors(path: Path) -> tuple[Block, dict[str, Any]]:
+    """Read all tensors of a file and the record beside them, and verify both.
 
     Raises:
-        RunError: it cannot be read.
+        DamagedError: it cannot be read, or is not what was written.
+        RunError: it is not a file of tdcd.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+    except FileNotFoundError as error:
+        raise RunError(f"{path}: missing") from error
     except (safetensors.SafetensorError, OSError) as error:
-        raise RunError(f"{path}: damaged, cannot be read: {error}") from error
+        raise DamagedError(f"{path}: damaged, cannot be read: {error}") from error
+    return tensors, check_content(path, metadata, _content(tensors))
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Read the record beside the tensors, which may be large and stay on the disk.
-
-    Raises:
-        RunError: it cannot be read, or is not a file of tdcd.
-    """
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            record = json.loads((file.metadata() or {})[_KEY])
-    except (safetensors.SafetensorError, OSError) as error:
-        raise RunError(f"{path}: damaged, cannot be read: {error}") from error
-    except (KeyError, ValueError) as error:
-        raise RunError(f"{path}: not written by tdcd ({error})") from error
-    if not isinstance(record, dict):
-        raise RunError(f"{path}: not written by tdcd")
-    return record
+def _content(tensors: Mapping[str, Tensor]) -> Content:
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous().reshape(-1)
+        data = whole.view(torch.uint8).numpy().data if tensor.numel() else b""
+        yield name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data
 
 
 def flatten(what: str, blocks: Mapping[str, Mapping[str, Tensor]]) -> Block:

@@ -29,6 +29,9 @@ class Observer:
     def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
         """Training starts after round ``done``; ``paths`` says how each silo is computed."""
 
+    def noted(self, note: str) -> None:
+        """Something that the user should know."""
+
     def advanced(self, done: int) -> None:
         """Round ``done`` is over."""
 
@@ -70,6 +73,8 @@ class Loop:
     alone: bool = False
     """Whether this is a hub that has come to the end before, and ends without having met the others again."""
     state: State = field(init=False)
+    _lineage: str = ""
+    """Names the training since all parties last agreed where to go on."""
     _like: Blocks = field(init=False)
     """Blocks of the right types and shapes, that take no memory."""
     _before: float = 0.0
@@ -90,19 +95,30 @@ class Loop:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
         try:
-            self._take_up(self.engine.agree(self.directory.rounds() or [0]))
+            self._agree()
         except AbsentError:
             if not self._complete():
                 raise
             self.alone = True
         self.directory.begin(description, self.history)
 
+    def _agree(self) -> None:
+        """Go on after the round that all parties agree on."""
+        assert self.directory  # noqa: S101
+        start, lineage = self.engine.agree(self.directory.checkpoints(self.observer.noted))
+        self._lineage = lineage or self.directory.identify(self.inputs)
+        if not start:
+            self.directory.run = self._lineage
+        self._take_up(start)
+
     def _complete(self) -> bool:
         """Tell whether a hub has all that the training ends with, though it does not reach the others any more."""
         assert self.directory  # noqa: S101
-        if not self.directory.is_hub or not (rounds := self.directory.rounds()):
+        newest, lineage = max(self.directory.checkpoints().items(), default=(0, ""))
+        if not self.directory.is_hub or not newest:
             return False
-        self._take_up(rounds[-1], again=False)
+        self._lineage = lineage
+        self._take_up(newest, again=False)
         measured = self.history and self.history[-1].round == self.state.done
         return bool(measured) and (self.state.done == self.settings.rounds or self._stalled())
 
@@ -177,7 +193,9 @@ class Loop:
             return None
         best = self.directory.load_best(rounds[-1])
         if best:
-            return replace(best, blocks=fit_blocks(best.blocks, self._like, str(self.directory.path / BEST)))
+            return replace(
+                best, blocks=fit_blocks(best.blocks, self._like, str(self.directory.path / BEST.format(best.round)))
+            )
         if rounds[-1] != self.state.done:
             raise RunError(
                 f"{self.directory.path}: the weights of round {rounds[-1]}, the best so far, are missing (best*."
@@ -190,7 +208,7 @@ class Loop:
     def _rewind(self) -> None:
         """Go back to the round that all parties agree on."""
         assert self.directory  # noqa: S101
-        self._take_up(self.engine.agree(self.directory.rounds() or [0]))
+        self._agree()
         self.directory.rewrite(self.history)
         self.observer.started(self.state.done, self.settings.rounds, self.engine.compute_plan)
 
@@ -280,7 +298,7 @@ class Loop:
     def _save(self) -> None:
         if self.directory:
             state = self.state
-            checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs)
+            checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs, self._lineage)
             self.directory.save(checkpoint)
 
     def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:
@@ -296,6 +314,7 @@ class Loop:
                 iteration=self.state.done * self.settings.local_steps,
                 seconds=round(self._seconds(), 3),
                 evaluated=evaluated[-1] if evaluated else None,
+                files={},
             )
             self.directory.finish(outcome, blocks)
 

@@ -1,6 +1,6 @@
 """A hub as the loop over rounds sees it."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ class HubEngine:
         """Clients compute as they see fit."""
         return {self.hub.context.silo: "at its clients' sites"}
 
-    def agree(self, rounds: Sequence[int]) -> int:
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
         """See Engine."""
-        start: int = self.run(self.hub.agree(rounds))
-        return start
+        result: tuple[int, str] = self.run(self.hub.agree(checkpoints))
+        return result
 
     def round(self, states: States, number: int) -> tuple[States, Traffic]:
         """See Engine."""

@@ -1,9 +1,11 @@
 """One silo's hub: set up, then round after round with the other hubs, to the end."""
 
 import asyncio
+import hashlib
 import json
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +58,8 @@ class Hub:
         """Bring a client that has come to where it can take part."""
         await self.setup.welcome(link)
 
-    async def agree(self, rounds: Sequence[int]) -> int:
-        """Meet the other hubs, and find the newest round that all can go on after."""
+    async def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
+        """Meet the other hubs, and find the newest round that all can go on after. See Engine."""
         context, prepared = self.context, self.prepared
         job, peers, plan = context.job, context.peers, prepared.plan
         context.progress.stage = "gathering clients"
@@ -67,7 +69,8 @@ class Hub:
             mine = {
                 "alignment": plan.fingerprint,
                 "parts": plan.parts_digest,
-                "rounds": [0, *rounds],
+                "checkpoints": {str(number): lineage for number, lineage in checkpoints.items()},
+                "token": secrets.token_hex(8),
                 "label_only": plan.label_only,
                 "width": prepared.model.width,
                 **self.setup.brought,
@@ -103,8 +106,10 @@ class Hub:
             self._version += 1
             every = sum(plan.counts.values())
             peers.most = every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
-            context.progress.round = _common_round({name: theirs.rounds for name, theirs in everybody.items()})
-            return context.progress.round
+            tokens = " ".join(theirs.token for _, theirs in sorted(everybody.items()))
+            start, lineage = common_round({name: theirs.checkpoints for name, theirs in everybody.items()})
+            context.progress.round = start
+            return start, hashlib.blake2b(f"{lineage} {tokens}".encode(), digest_size=8).hexdigest()
 
     async def run_round(self, state: SiloState, number: int) -> tuple[SiloState, Traffic]:
         """Run this silo's part of a round."""
@@ -203,7 +208,10 @@ class Brought:
 
     alignment: str
     parts: str = ""
-    rounds: tuple[int, ...] = ()
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
+    """The lineage of every round that it can go on after."""
+    token: str = ""
+    """Drawn for this meeting: what follows is told apart from what came of others."""
     label_only: bool = False
     width: int = 0
 
@@ -220,20 +228,25 @@ def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
         ) from error
 
 
-def _common_round(rounds: Mapping[str, Sequence[int]]) -> int:
-    """Return the newest round that all hubs can go on after, given by silo.
+def common_round(checkpoints: Mapping[str, Mapping[int, str]]) -> tuple[int, str]:
+    """Return the newest round that all hubs can go on after, and its lineage, given by silo.
 
     Raises:
-        DeploymentError: it would be the beginning, though some hub is well past that: then files were lost.
+        DeploymentError: there is none, though some hub is past the beginning: files were lost, or put back from before.
     """
-    result = max(set.intersection(*(set(of_silo) for of_silo in rounds.values())))
-    if result == 0 and any(sum(number > 0 for number in of_silo) > 1 for of_silo in rounds.values()):
-        own = {
-            silo: join_names(str(number) for number in of_silo if number) for silo, of_silo in sorted(rounds.items())
-        }
-        text = "; ".join(f"silo '{silo}' has {result or 'none'}" for silo, result in own.items())
-        raise DeploymentError(
-            f"the hubs' checkpoints have no round in common ({text}): did one lose its run directory? Put it back; or, "
-            "to restart from round 0, remove the run directories of all hubs"
-        )
-    return result
+    common = set.intersection(*(set(of_silo.items()) for of_silo in checkpoints.values()))
+    if common or not any(number for of_silo in checkpoints.values() for number in of_silo):
+        return max(common, default=(0, ""))
+    lost = sorted(silo for silo, of_silo in checkpoints.items() if not of_silo)
+    held = {
+        silo: join_names(n for n in sorted(of_silo) if n) or "none" for silo, of_silo in sorted(checkpoints.items())
+    }
+    text = "; ".join(f"silo '{silo}' has {rounds}" for silo, rounds in held.items())
+    if lost:
+        why = f"the hub of silo {join_names(lost)} has no run directory, or an empty one: did it lose it? Put it back"
+    else:
+        why = "did one lose its run directory, or was it put back from an old backup? Put the newest one back"
+    raise DeploymentError(
+        f"the hubs have no checkpoint of one training in common ({text}): {why}; or, to restart from round 0, remove "
+        "the run directories of all hubs"
+    )

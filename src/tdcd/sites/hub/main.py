@@ -135,9 +135,7 @@ def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Obs
     networks = {silo: prepared.model.network} if prepared.model.network else {}
     loop = Loop(engine, job.training, networks, observer, lambda: {silo: hub.setup.first_block()})
     with ExitStack() as stack:
-        loop.directory = stack.enter_context(
-            RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True)
-        )
+        loop.directory = stack.enter_context(RunDirectory.open(directory, job.as_table(), resume=True, is_hub=True))
         loop.inputs = _inputs(hub, loop.state.weights)
         loop.begin(_description(job, hub))
         if loop.alone:
@@ -150,7 +148,7 @@ def _finished(job: Job, directory: Path) -> bool:
     """Tell whether the training has ended before: then no other hub is needed."""
     if not holds_run(directory):
         return False
-    with RunDirectory.open(directory, job.as_table(), resume=True, keep_previous=True) as files:
+    with RunDirectory.open(directory, job.as_table(), resume=True, is_hub=True) as files:
         return files.finished(job.training.rounds)
 
 

@@ -19,7 +19,7 @@ from tdcd.data.label_encoding import encode_labels
 from tdcd.errors import DataError, RunError
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job, TableJob
-from tdcd.runs.tensors import read_metadata, read_tensors, write_tensors
+from tdcd.runs.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from tdcd.data.tables.alignment import Alignment, Keys
@@ -92,8 +92,8 @@ class SiloPlan:
             DataError: the file is damaged.
         """
         try:
-            record = read_metadata(file)
-            held = {name: tensor.numpy() for name, tensor in read_tensors(file).items()}
+            tensors, record = read_tensors(file)
+            held = {name: tensor.numpy() for name, tensor in tensors.items()}
             result = _plan(
                 held["owner"],
                 [str(name) for name in record["clients"]],
