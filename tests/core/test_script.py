@@ -37,6 +37,9 @@ class World:
     fails: set[tuple[str, int, int]]
     """A silo, the number of its call to clients in all attempts, and the sample whose client fails then."""
     diverging: Collection[str] = ()
+    """Silos whose weights are not finite at the end."""
+    infinite: tuple[str, int] = ("", 0)
+    """A silo none of whose clients has finite numbers, from some call to them on."""
     calls: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, list[Lost]] = field(default_factory=dict)
     finished: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
@@ -60,6 +63,8 @@ class FakeClients:
         gone = {sample for silo, call, sample in self.world.fails if (silo, call) == (self.silo, number)} & self.batch
         if gone:
             raise LostClients(gone)
+        if self.silo == self.world.infinite[0] and number >= self.world.infinite[1]:
+            raise LostClients(self.batch, diverged=True)
         return Rows(self.batch)
 
     async def embed(self, state: str) -> Rows:
@@ -186,6 +191,20 @@ def test_all_hubs_learn_that_a_silo_diverged() -> None:
     plan = plan_rounds({"a": 2, "b": 2, "c": 2}, "exact", "b")
     outcomes = run(World(plan, set(), diverging={"c"}))
     assert [outcome.silos for outcome in outcomes.values()] == [("c",)] * 3  # type: ignore[attr-defined]
+
+
+@given(st.data())
+def test_whenever_a_silo_diverges_all_hubs_learn_which(data: st.DataObject) -> None:
+    plan = data.draw(plans())
+    calls = World(plan, set())
+    run(calls)
+    silo = data.draw(st.sampled_from(sorted(calls.calls)))
+    number = data.draw(st.integers(1, calls.calls[silo]))
+    events = st.tuples(st.sampled_from(plan.silos), st.integers(1, 8), st.sampled_from(sorted(BATCH)[:6]))
+    world = World(plan, data.draw(st.sets(events, max_size=3)), infinite=(silo, number))
+    outcomes = list(run(world).values())
+    assert [outcome.silos for outcome in outcomes] == [(silo,)] * len(plan.silos)  # type: ignore[attr-defined]
+    assert len({tuple(lost) for lost in world.attempts.values()}) == 1
 
 
 def test_an_empty_mini_batch_is_never_a_finished_round() -> None:

@@ -61,6 +61,8 @@ class Federation:
     job: Job
     folder: Path
     fault: Fault = _no_fault
+    alter: Callable[[Identity, Message, Any], Any] = lambda who, request, reply: reply
+    """Makes a hostile reply of an honest one."""
     hub_deadline: float = 60.0
     hubs: dict[str, Hub] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
@@ -120,7 +122,7 @@ class Federation:
                 reply = self.sessions[who].reply(request)
             except TdcdError as error:
                 reply = Failed(str(error))
-            for piece in frames(pack(reply, request.stamp)):
+            for piece in frames(pack(self.alter(who, request, reply), request.stamp)):
                 await stream.send(piece)
 
     def add_everybody(self, but: Identity | None = None) -> None:

@@ -593,4 +593,4 @@ def test_sums_that_cannot_be_leave_their_client_out(
 
     measured = run_virtually(run())
     assert measured[0][0][Part.TEST]["accuracy"] <= 1
-    assert any("client 'silo-1-1' is left out: a tally of" in line for line in federation.log)
+    assert any("client 'silo-1-1' is left out: " in line and " of " in line for line in federation.log)

@@ -10,7 +10,8 @@ network, or without any numbers to count bytes or time.
 
 Lost clients follow one rule. A call to the clients returns a value or raises ``LostClients``; the hub puts either into
 its next message. So all hubs leave a meeting with a result, or all with the same lost samples, and begin the round
-again without these. A finished round is always exactly Algorithm 1 on a mini-batch that all hubs agree on.
+again without these. A finished round is always exactly Algorithm 1 on a mini-batch that all hubs agree on. A silo none
+of whose clients has finite numbers any more has diverged: it says so in the same way, and all hubs stop.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -42,9 +43,11 @@ NOTHING: Lost = frozenset()
 class LostClients(Exception):  # noqa: N818 - news for the other hubs, not a fault
     """Clients of this silo failed. Any call to the clients may raise it."""
 
-    def __init__(self, samples: Iterable[int]) -> None:
+    def __init__(self, samples: Iterable[int], *, diverged: bool = False) -> None:
         self.samples: Lost = frozenset(samples)
         """The samples of the mini-batch that these clients hold; never empty."""
+        self.diverged = diverged
+        """Whether they are all clients of the mini-batch, and failed because their numbers are not finite."""
         super().__init__(f"lost the clients that hold {len(self.samples)} samples")
 
 
@@ -135,7 +138,8 @@ class Message(NamedTuple, Generic[R]):
     rows: R | None = None
     """Embeddings or logit gradients, if any."""
     lost: Lost = NOTHING
-    diverged: bool = False
+    diverged: frozenset[str] = frozenset()
+    """Silos whose numbers are no longer finite, as far as the sender knows."""
     away: Lost = NOTHING
     """Samples of the next mini-batch whose clients are known to be away."""
 
@@ -304,12 +308,12 @@ def total(embeddings: Mapping[str, R], silos: Collection[str]) -> R | Literal[0]
 
 async def exchange(hub: Hub[R, W], own: R | LostClients | None) -> R | Literal[0]:
     """Exchange embeddings with all silos that have features; return Φ_{-j}."""
-    message: Message[R] = Message(lost=own.samples) if isinstance(own, LostClients) else Message(own)
-    news: Message[R] = Message(lost=message.lost)
+    message: Message[R] = report(hub, own) if isinstance(own, LostClients) else Message(own)
+    news: Message[R] = message._replace(rows=None)
     topic, features = Topic("embeddings"), hub.plan.features
     await hub.peers.send(topic, {silo: message if silo in features else news for silo in hub.others})
     messages = await hub.peers.receive(topic, hub.others)
-    agree(own, messages)
+    agree(hub, own, messages)
     embeddings = rows_of(messages)
     return total(embeddings, embeddings)
 
@@ -326,10 +330,10 @@ async def request_gradients(hub: Hub[R, W], step: int, embeddings: R | LostClien
 async def attend(hub: Hub[R, W], step: int, own: object, rows: R | None = None) -> R | None:
     """Meet the label holder, with or without embeddings."""
     holder = hub.plan.label_holder or ""
-    lost = own.samples if isinstance(own, LostClients) else NOTHING
-    await hub.peers.send(Topic("embeddings", step), {holder: Message(rows, lost)})
+    message: Message[R] = report(hub, own) if isinstance(own, LostClients) else Message(rows)
+    await hub.peers.send(Topic("embeddings", step), {holder: message})
     messages = await hub.peers.receive(Topic("gradients", step), [holder])
-    agree(None, messages)  # what was lost here is among it: the label holder sends the union
+    agree(hub, None, messages)  # what was lost here is among it: the label holder sends the union
     return messages[holder].rows
 
 
@@ -337,43 +341,60 @@ async def collect(hub: Hub[R, W], step: int, own: T | LostClients) -> tuple[T, M
     """Receive the newest embeddings of the silos without labels; report lost samples to all of them."""
     messages = await hub.peers.receive(Topic("embeddings", step), list(hub.plan.requests))
     try:
-        return agree(own, messages), rows_of(messages)
-    except LostSamples as error:
+        return agree(hub, own, messages), rows_of(messages)
+    except (LostSamples, Diverged) as error:
         await reply(hub, step, error)
         raise
 
 
-async def reply(hub: Hub[R, W], step: int, gradients: Mapping[str, R] | LostClients | LostSamples) -> None:
-    """Send each silo its logit gradients, or all of them the lost samples."""
+async def reply(hub: Hub[R, W], step: int, gradients: Mapping[str, R] | LostClients | LostSamples | Diverged) -> None:
+    """Send each silo its logit gradients, or all of them the lost samples, or who has diverged."""
     topic = Topic("gradients", step)
-    if isinstance(gradients, LostClients | LostSamples):
-        message: Message[R] = Message(lost=gradients.samples)
+    if isinstance(gradients, LostClients | LostSamples | Diverged):
+        message = report(hub, gradients)
         await hub.peers.send(topic, dict.fromkeys(hub.plan.requests, message))
-        raise LostSamples(gradients.samples)
-    await hub.peers.send(topic, {silo: Message(gradients.get(silo)) for silo in hub.plan.requests})
+        agree(hub, None, {hub.silo: message})
+    else:
+        await hub.peers.send(topic, {silo: Message(gradients.get(silo)) for silo in hub.plan.requests})
 
 
 async def finish(hub: Hub[R, W], new: W | LostClients) -> tuple[W, Lost]:
     """Agree with all hubs that the round is finished, and on the samples to leave out of the next mini-batch."""
     if isinstance(new, LostClients):
-        own: Message[R] = Message(lost=new.samples)
+        own = report(hub, new)
     else:
-        own = Message(diverged=hub.clients.diverged(new), away=hub.clients.away())
+        diverged = [hub.silo] if hub.clients.diverged(new) else []
+        own = Message(diverged=frozenset(diverged), away=hub.clients.away())
     await hub.peers.send(Topic("end"), dict.fromkeys(hub.others, own))
     messages = {**await hub.peers.receive(Topic("end"), hub.others), hub.silo: own}
-    state = agree(new, messages)
-    if diverged := [silo for silo, message in messages.items() if message.diverged]:
-        raise Diverged(diverged)
+    state = agree(hub, new, messages)
     return state, NOTHING.union(*(message.away for message in messages.values()))
 
 
-def agree(own: T | LostClients, messages: Mapping[str, Message[R]]) -> T:
-    """Return this hub's own value; raise ``LostSamples`` if this hub or another has lost clients."""
-    lost = own.samples if isinstance(own, LostClients) else NOTHING
-    lost = lost.union(*(message.lost for message in messages.values()))
-    if lost or isinstance(own, LostClients):
+def report(hub: Hub[R, W], trouble: LostClients | LostSamples | Diverged) -> Message[R]:
+    """Return the message that tells other hubs of lost samples, or of silos that have diverged."""
+    if isinstance(trouble, Diverged):
+        return Message(diverged=frozenset(trouble.silos))
+    if isinstance(trouble, LostClients) and trouble.diverged:
+        return Message(diverged=frozenset([hub.silo]))
+    return Message(lost=trouble.samples)
+
+
+def agree(hub: Hub[R, W], own: T | LostClients, messages: Mapping[str, Message[R]]) -> T:
+    """Return this hub's own value, if no hub has lost clients or diverged.
+
+    Raises:
+        LostSamples: this hub or another has lost clients; who has diverged will do so again without these.
+        Diverged: the numbers of some silos are no longer finite.
+    """
+    news: list[Message[R]] = [message for message in messages.values() if message.lost or message.diverged]
+    if isinstance(own, LostClients):
+        news.append(report(hub, own))
+    elif not news:
+        return own
+    if lost := NOTHING.union(*(message.lost for message in news)):
         raise LostSamples(lost)
-    return own
+    raise Diverged(frozenset[str]().union(*(message.diverged for message in news)))
 
 
 def rows_of(messages: Mapping[str, Message[R]]) -> dict[str, R]:

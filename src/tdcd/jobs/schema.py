@@ -82,6 +82,8 @@ class Deployment(Strict):
     """Seconds that a hub waits for another hub, or for enough clients; then it stops, and can be started again."""
     minimum_clients: Count = 1
     """With fewer clients than this a silo waits."""
+    largest_update: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The largest norm of what a client changes of its silo's weights in a round; one that exceeds it is left out."""
     alignment: Literal["private", "plain"] = "private"
     """How hubs find the common IDs: "private" by private set intersection; "plain" by telling each other all IDs."""
 

@@ -65,6 +65,31 @@ def tally_lengths(objective: Objective, width: int) -> dict[str, int]:
     return sums | ({"top5": 1} if classes > 5 else {})
 
 
+def why_not_tally(objective: Objective, width: int, sums: Tally, rows: int) -> str:
+    """Return why sums cannot be those of so many rows, or nothing. Whoever sends them may have made them up."""
+    if {key: len(values) for key, values in sums.items()} != tally_lengths(objective, width):
+        return "it does not fit the loss"
+    got = {name: np.array(values, dtype=np.float64) for name, values in sums.items()}
+    if not all(np.isfinite(values).all() for values in got.values()):
+        return "it holds numbers that are not finite"
+    if got["rows"][0] != rows:
+        return f"it is of {got['rows'][0]:g} rows, not {rows}"
+    if got["loss"][0] < 0:
+        return "its loss is negative"
+    if isinstance(objective, SquaredError):
+        return "its squares are negative" if min(got["error"].min(), got["spread"].min()) < 0 else ""
+    counts = np.concatenate([got[name] for name in ("both", "truth", "said", "top5") if name in got])
+    if (counts < 0).any() or (counts != np.floor(counts)).any():
+        return "its counts are not whole numbers"
+    if got["truth"].sum() != rows or got["said"].sum() != rows:
+        return "its classes do not add up to its rows"
+    if (got["both"] > np.minimum(got["truth"], got["said"])).any():
+        return "more rows are right than there are"
+    if "top5" in got and not got["both"].sum() <= got["top5"][0] <= rows:
+        return "more rows are right than there are"
+    return "its ranks are negative" if (got["ranks"] < 0).any() else ""
+
+
 def added(tallies: Iterable[Tally]) -> Tally:
     """Add tallies up; means and squared deviations from them are joined so that nothing is lost by rounding."""
     return reduce(_two, tallies)

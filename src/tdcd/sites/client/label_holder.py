@@ -11,7 +11,7 @@ from torch import Tensor
 from tdcd.core.gradients import logit_gradients
 from tdcd.data.holdout import Part
 from tdcd.sites.messages.frames import RefusedError
-from tdcd.sites.messages.packing import fits
+from tdcd.sites.messages.packing import check_numbers, fits
 from tdcd.sites.messages.types import Judge, LogitGradients, Tallies
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings
@@ -41,7 +41,7 @@ class LabelHolder:
         objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
         result = []
         for z in scores:
-            fits(z, (len(rows), self.width), self.settings.dtype, "scores")
+            check_numbers(z, (len(rows), self.width), self.settings.dtype, "scores")
             noise = secret_noise(z) if self.job.noise else None
             result.append(logit_gradients(objective, z, labels, self.job.privatizer, noise))
         return LogitGradients(tuple(result))

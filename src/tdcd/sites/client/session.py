@@ -33,7 +33,7 @@ from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.messages import types
 from tdcd.sites.messages.frames import Message, RefusedError
-from tdcd.sites.messages.packing import fits, known, named, samples_in, unpack
+from tdcd.sites.messages.packing import check_numbers, known, named, samples_in, unpack
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite
 from tdcd.training.setup import build_network, device_of
@@ -324,7 +324,7 @@ class Session:
     def _rows_of_width(self, rows: Tensor) -> Tensor:
         """Check that there is a vector of width E for each of its rows in the mini-batch."""
         ready, now = known(self._ready, "the beginning"), known(self._round, "the start of the round")
-        return fits(rows, (len(now.mine), ready.width), self.job.training.dtype, "the hub sends rows")
+        return check_numbers(rows, (len(now.mine), ready.width), self.job.training.dtype, "the hub sends rows")
 
     def _abandon(self) -> None:
         """Give up local steps that wait for gradients: their round is begun again, or over."""

@@ -1,6 +1,7 @@
 """A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -9,12 +10,14 @@ from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.link import GoneError, Link, Meters, ReceiveSlot, Take
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.packing import pack
+from tdcd.sites.messages.packing import UnboundedError, pack
 from tdcd.sites.transport.base import Stream
 
 T = TypeVar("T")
 FAILURES = 3
 """Consecutive requests that every client fails before the hub gives up."""
+OFFENCES = 3
+"""Replies with numbers that cannot be computed with before the hub refuses a client."""
 LARGE = 1 << 23
 """Bytes of replies that are taken one at a time."""
 
@@ -54,6 +57,7 @@ class Clients:
     """Count the numbers that are sent to and received from all clients."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _failures: int = 0
+    _offences: Counter[str] = field(default_factory=Counter)
     _bytes: tuple[int, int] = (0, 0)
     """Sent to and received from clients whose streams have ended."""
 
@@ -66,24 +70,23 @@ class Clients:
         link = Link(name, stream, self.job, self.meters)
         if before := self.links.get(name):
             self.log(f"client '{name}' connects again; its earlier stream is closed")
-            before.close()
-            before.replaced.set()
+            before.dismiss(f"another process has come as client '{name}', and takes its place")
         self.links[name] = link
         self.log(f"client '{name}' connected")
         listening, welcoming = asyncio.ensure_future(link.listen()), asyncio.ensure_future(self._welcomed(link))
-        replaced = asyncio.ensure_future(link.replaced.wait())
+        dismissed = asyncio.ensure_future(link.dismissed.wait())
         try:
-            await asyncio.wait({listening, welcoming, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening, welcoming, dismissed}, return_when=asyncio.FIRST_COMPLETED)
             if welcoming.done():
                 await welcoming  # it may have failed
-                await asyncio.wait({listening, replaced}, return_when=asyncio.FIRST_COMPLETED)
-            if link.replaced.is_set():
-                raise RefusedError(f"another process has come as client '{name}', and takes its place")
+                await asyncio.wait({listening, dismissed}, return_when=asyncio.FIRST_COMPLETED)
+            if link.dismissed.is_set():
+                raise RefusedError(link.dismissal)
             await listening
         finally:
             listening.cancel()
             welcoming.cancel()
-            replaced.cancel()
+            dismissed.cancel()
             link.close()
             self._bytes = (self._bytes[0] + link.sent, self._bytes[1] + link.received)
             if self.links.get(name) is link:
@@ -143,8 +146,8 @@ class Clients:
 
     async def ask(
         self, requests: Mapping[str, Request[T]], stamp: Stamp, take: Take | None = None
-    ) -> tuple[dict[str, T], set[str]]:
-        """Ask several clients at once; return the replies, and who is left out because it gave none.
+    ) -> tuple[dict[str, T], dict[str, Exception | None]]:
+        """Ask several clients at once; return the replies, and who is left out because it gave none that is of use.
 
         Args:
             requests: What to ask each.
@@ -169,7 +172,7 @@ class Clients:
         if slot:
             await slot.close()
         replies: dict[str, T] = {}
-        failed: dict[str, str] = {}
+        failed: dict[str, RefusedError] = {}
         lost: dict[str, str] = {name: "it is not there" for name in requests if name not in tasks}
         for name, task in tasks.items():
             if not task.done():
@@ -182,7 +185,7 @@ class Clients:
             except GoneError:
                 lost[name] = "it disconnected"
             except RefusedError as error:
-                failed[name] = lost[name] = str(error)
+                failed[name], lost[name] = error, str(error)
         for name, why in lost.items():
             if name in tasks:
                 self.log(f"client '{name}' is left out: {why}")
@@ -193,9 +196,21 @@ class Clients:
         if requests:
             self._failures = self._failures + 1 if len(failed) == len(requests) else 0
         if self._failures == FAILURES:
-            name, why = next(iter(failed.items()))
+            name, why = next((name, str(failure)) for name, failure in failed.items())
             raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")
-        return replies, set(lost)
+        if any(name not in failed for name in requests):  # where all fail alike, it is not they who are at fault
+            self._count_offences(failed)
+        return replies, {name: failed.get(name) for name in lost}
+
+    def _count_offences(self, failed: Mapping[str, RefusedError]) -> None:
+        """Refuse a client that sends numbers again and again that cannot be computed with: each costs an attempt."""
+        for name, error in failed.items():
+            if not isinstance(error, UnboundedError):
+                continue
+            self._offences[name] += 1
+            if self._offences[name] >= OFFENCES and (link := self.links.get(name)):
+                self.log(f"client '{name}' is refused: {self._offences[name]} times it sent what is of no use: {error}")
+                link.dismiss(f"client '{name}' sends what is of no use: {error}. Look at its rows and its network")
 
     async def _waited(self, tasks: set["asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:
         """Wait as long as a stage may take; large replies come one after the other, and for these a while longer."""

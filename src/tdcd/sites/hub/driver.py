@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from math import hypot
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from tdcd.sites.hub.clients import Clients, Request
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.packing import fits, named, place_of, samples_in
+from tdcd.sites.messages.packing import UnboundedError, check_numbers, fits, named, place_of, samples_in
 from tdcd.sites.messages.types import (
     Descend,
     Embed,
@@ -64,6 +65,7 @@ class SiteClients:
         self._settings, self._update = prepared.settings, prepared.update
         self._stamp, self._version, self._away = stamp, version, away
         self._batch, self._lost = batch, samples_array(lost)
+        self._largest_update = prepared.largest_update
         shards = deal(batch, self._plan.roster)
         self._rows = {self._plan.roster.clients[client]: shards.order[place] for client, place in shards}
 
@@ -131,7 +133,7 @@ class SiteClients:
         self._check(name, reply.rows)
 
     def _check(self, name: str, rows: Tensor) -> None:
-        fits(rows, (len(self._rows[name]), self._model.width), self._settings.dtype, "rows")
+        check_numbers(rows, (len(self._rows[name]), self._model.width), self._settings.dtype, "rows")
 
     def _joined(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Join the vectors of all clients' rows in the order of the mini-batch."""
@@ -144,23 +146,41 @@ class SiteClients:
         block, uniform = self._state.weights, self._settings.averaging == "uniform"
         rows = self._zeros() if isinstance(rows, int) else rows
         mean, names = Mean(block), list(block)
+        moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
 
         def add(client: str, field: str, tensor: Tensor) -> None:
             place = place_of("weights", field)
             if place >= len(names):
                 raise RefusedError(f"more than {len(names)} tensors of weights")
-            like = block[names[place]]
-            fits(tensor, tuple(like.shape), like.dtype, f"weights '{names[place]}'")
+            check_weight(client, names[place], tensor)
             mean.add_tensor(names[place], tensor, counts[client])
 
-        def check(reply: Weights) -> None:
-            for _ in named(block, reply.weights, "weights"):
-                pass
+        def check_weight(client: str, name: str, tensor: Tensor) -> None:
+            like, what = block[name], f"weights '{name}'"
+            if not like.is_floating_point() or not like.isfinite().all():  # a constant, such as a mask of -inf
+                fits(tensor, tuple(like.shape), like.dtype, what)
+                return
+            check_numbers(tensor, tuple(like.shape), like.dtype, what)
+            if self._largest_update is not None:
+                moved[client] = hypot(moved[client], float((tensor - like).double().norm()))
+                if moved[client] > self._largest_update:
+                    raise UnboundedError(
+                        f"its weights have moved by {moved[client]:.4g} in a round, more than "
+                        f"deployment.largest_update = {self._largest_update:g}"
+                    )
+
+        def check(client: str, reply: Weights) -> None:
+            for name, tensor in named(block, reply.weights, "weights"):
+                if not tensor.is_meta:  # those were checked as they came
+                    check_weight(client, name, tensor)
 
         requests = {
             name: Request(
-                Descend(None if rows is None else rows[own]), Weights, block_bytes(block) + 8 * len(block), check
+                Descend(None if rows is None else rows[own]),
+                Weights,
+                block_bytes(block) + 8 * len(block),
+                partial(check, name),
             )
             for name, own in self._rows.items()
         }
@@ -178,9 +198,11 @@ class SiteClients:
     def diverged(self, state: SiloState) -> bool:  # noqa: D102
         return bool(state.weights) and left_finite(state.weights, self._state.weights)
 
-    def _raise_if_lost(self, missing: Collection[str]) -> None:
+    def _raise_if_lost(self, missing: Mapping[str, Exception | None]) -> None:
         if missing:
-            raise LostClients(sample for name in missing for sample in self._batch[self._rows[name]].tolist())
+            samples = (sample for name in missing for sample in self._batch[self._rows[name]].tolist())
+            unbounded = [name for name, error in missing.items() if isinstance(error, UnboundedError)]
+            raise LostClients(samples, diverged=len(unbounded) == len(self._rows))
 
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self._batch), self._model.width, dtype=self._settings.dtype)
@@ -221,13 +243,18 @@ class SitePeers:
         lost = samples_in(message.lost, who)
         if not lost <= self._batch:
             raise RefusedError(f"{who}: it has lost samples that are not in the mini-batch")
+        diverged = frozenset(message.diverged)
+        if not diverged <= set(self._plan.silos):
+            raise RefusedError(f"{who}: silos have diverged that are not in this job")
         if isinstance(message, End):
-            return HubMessage(None, lost, message.diverged, samples_in(message.away, who))
-        if self._expects_rows(topic, silo) and not lost:
-            fits(message.rows, tuple(self._like.shape), self._like.dtype, f"{who}: rows")
-        elif message.rows is not None and not lost:
+            return HubMessage(None, lost, diverged, samples_in(message.away, who))
+        if lost or diverged:
+            return HubMessage(None, lost, diverged)
+        if self._expects_rows(topic, silo):
+            check_numbers(message.rows, tuple(self._like.shape), self._like.dtype, f"{who}: rows")
+        elif message.rows is not None:
             raise RefusedError(f"{who} with unexpected rows")
-        return HubMessage(None if lost else message.rows, lost)
+        return HubMessage(message.rows)
 
     def _expects_rows(self, topic: Topic, silo: str) -> bool:
         """Tell whether a message of another hub has rows, unless somebody was lost."""
@@ -246,10 +273,10 @@ _KINDS: dict[str, type[SiloEmbeddings | SiloGradients | End]] = {
 
 def _typed(topic: Topic, message: HubMessage[Tensor]) -> SiloEmbeddings | SiloGradients | End:
     """Return a message of the script as it travels."""
-    lost = samples_tensor(message.lost)
+    lost, diverged = samples_tensor(message.lost), tuple(sorted(message.diverged))
     if topic.kind == "end":
-        return End(lost, samples_tensor(message.away), message.diverged)
-    return (SiloEmbeddings if topic.kind == "embeddings" else SiloGradients)(message.rows, lost)
+        return End(lost, samples_tensor(message.away), diverged)
+    return (SiloEmbeddings if topic.kind == "embeddings" else SiloGradients)(message.rows, lost, diverged)
 
 
 def samples_array(samples: Collection[int]) -> Array:

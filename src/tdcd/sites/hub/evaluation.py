@@ -21,11 +21,11 @@ from tdcd.sites.hub.clients import Request
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.packing import fits
+from tdcd.sites.messages.packing import UnboundedError, check_numbers, fits
 from tdcd.sites.messages.types import Evaluated, Score, Scores, SiloScores, Tallies
 from tdcd.sites.messages.types import Judge as JudgeRequest
 from tdcd.training.metrics import measure
-from tdcd.training.tally import Tally, added, measured, ranks, tally_lengths
+from tdcd.training.tally import Tally, added, measured, ranks, why_not_tally
 
 Outcome = tuple[Measures, Verdict, tuple[str, ...]]
 """Measures, the verdict, and the parts that nothing could be measured on."""
@@ -118,6 +118,8 @@ class Evaluator:
         for name in missing:
             if link := clients.links.get(name):
                 link.version = -1  # it may or may not have received them
+        if missing and all(isinstance(missing.get(name), UnboundedError) for name in requests):
+            return self._infinite_scores()
         parts, rows, present = list(plan.counts), [], []
         found = {name: dict(zip(reply.parts, reply.rows, strict=True)) for name, reply in replies.items()}
         for part in parts:
@@ -130,6 +132,13 @@ class Evaluator:
             rows.append(phi)
             present.append(there)
         return SiloScores(tuple(part.word for part in parts), tuple(rows), tuple(present))
+
+    def _infinite_scores(self) -> SiloScores:
+        """Return scores that say that none of this silo's clients has finite ones."""
+        parts = {part.word: torch.ones(count) for part, count in self.prepared.plan.counts.items()}
+        rows = (torch.full((len(there), self.prepared.model.width), torch.nan) for there in parts.values())
+        typed = tuple(phi.to(self.prepared.settings.dtype) for phi in rows)
+        return SiloScores(tuple(parts), typed, tuple(there.byte() for there in parts.values()))
 
     def _joined(self, part: Part, silos: Mapping[str, SiloScores]) -> tuple[Tensor, Tensor]:
         """Return the scores of a part's samples, and which of them all silos have embedded."""
@@ -159,15 +168,14 @@ class Evaluator:
         if there < every:
             self.context.log(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
 
-    def _check_tallies(self, name: str, reply: Tallies) -> None:
-        """Check that sums could be those of a client's rows."""
-        held = {part.word: len(numbers) for part, numbers in self.prepared.plan.holdings[name].items()}
-        lengths = tally_lengths(self.prepared.settings.objective, self.prepared.model.width)
+    def _check_tallies(self, rows: Mapping[str, int], reply: Tallies) -> None:
+        """Check that sums could be those of a client's rows, so many of each part."""
+        objective, width = self.prepared.settings.objective, self.prepared.model.width
+        if set(reply.tallies) != set(rows):
+            raise RefusedError("tallies of other parts than it was asked for")
         for part, sums in reply.tallies.items():
-            if {key: len(values) for key, values in sums.items()} != lengths or part not in held:
-                raise RefusedError(f"a tally of {part[:20]} samples that does not fit the loss")
-            if not 0 < sums["rows"][0] <= held[part]:
-                raise RefusedError(f"a tally of {sums['rows'][0]:g} of {held[part]} {part} samples")
+            if why := why_not_tally(objective, width, sums, rows[part]):
+                raise RefusedError(f"a tally of {part} samples that cannot be: {why}")
 
     async def _measure_at_clients(
         self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp
@@ -197,14 +205,17 @@ class Evaluator:
                     own[name].append((part.word, z[mine], ranked[mine], there[numbers].to(torch.uint8)))
             requests = {
                 name: Request(
-                    JudgeRequest(*map(tuple, zip(*parts, strict=True))), Tallies, 0, partial(self._check_tallies, name)
+                    JudgeRequest(*map(tuple, zip(*parts, strict=True))),
+                    Tallies,
+                    0,
+                    partial(self._check_tallies, {word: len(z) for word, z, _, _ in parts if len(z)}),
                 )
                 for name, parts in own.items()
-                if parts
+                if any(len(z) for _, z, _, _ in parts)
             }
             replies, missing = await clients.ask(requests, stamp)
             if missing:
-                names -= missing
+                names -= set(missing)
                 continue
             for part in scores:
                 tallies: list[Tally] = [r.tallies[part.word] for r in replies.values() if part.word in r.tallies]
@@ -220,4 +231,4 @@ def _check_scores(wanted: Mapping[str, Tensor], reply: Scores) -> None:
     if set(reply.parts) != set(wanted) or len(reply.parts) != len(reply.rows):
         raise RefusedError("scores of other parts than it was asked for")
     for part, rows in zip(reply.parts, reply.rows, strict=True):
-        fits(rows, tuple(wanted[part].shape), wanted[part].dtype, f"{part} scores")
+        check_numbers(rows, tuple(wanted[part].shape), wanted[part].dtype, f"{part} scores")

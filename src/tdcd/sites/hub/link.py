@@ -95,8 +95,11 @@ class ReceiveSlot:
 
     def take(self, link: "Link", name: str, tensor: Tensor) -> None:
         """Take a tensor of a reply, if anybody still waits for it."""
-        if not self._over:
-            self._take(link.name, name, tensor)
+        if not self._over and link.trouble is None:
+            try:
+                self._take(link.name, name, tensor)
+            except RefusedError as error:  # the rest of the reply is read all the same, and dropped
+                link.trouble = error
 
     async def close(self) -> None:
         """Nobody waits for these replies any more."""
@@ -129,8 +132,12 @@ class Link:
     """Whether it has all it needs to take part."""
     version: int = -1
     """The version of the weights that the client has."""
-    replaced: asyncio.Event = field(default_factory=asyncio.Event)
-    """Another stream of the same client has come."""
+    dismissed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The hub has no use for this stream any more."""
+    dismissal: str = ""
+    """Why, for the client."""
+    trouble: RefusedError | None = None
+    """What was wrong with a tensor of the reply that is coming in."""
     sent: int = 0
     received: int = 0
     seen: float = field(default_factory=now)
@@ -184,15 +191,17 @@ class Link:
         self._assembler.most = most
         self._assembler.take = partial(slot.take, self) if slot else None
         meter = self._assembler.meter = self.meters.of(request.kind)
-        self._slot = slot
+        self._slot, self.trouble = slot, None
         self._reply = asyncio.get_running_loop().create_future()
         stamped = request.stamped(request.stamp._replace(job=self.job, epoch=self._number))
         async with self._sending:  # a farewell may come in between
             for frame in frames(stamped, meter):
                 await self._send(frame)
                 self.sent += len(frame.chunk)
-        envelope = await self._reply
-        self._reply = None
+        try:
+            envelope = await self._reply
+        finally:
+            self._reply = None
         if envelope.kind == kind_of(Failed):
             raise RefusedError(unpack(envelope, Failed).why[:2000])
         return unpack(envelope, reply)
@@ -222,7 +231,10 @@ class Link:
                     raise RefusedError("an unsolicited reply")
                 if message.stamp.epoch != self._number:
                     raise RefusedError("a reply to another request")
-                self._reply.set_result(message)
+                if self.trouble:
+                    self._reply.set_exception(self.trouble)
+                else:
+                    self._reply.set_result(message)
                 del message  # it may be large, and the next reply may be long in coming
                 await self._leave()
         finally:
@@ -233,6 +245,12 @@ class Link:
         slot, self._slot, self._assembler.take = self._slot, None, None
         if slot:
             await slot.leave(self)
+
+    def dismiss(self, why: str) -> None:
+        """Give up the stream, and tell the client why."""
+        self.dismissal = why
+        self.close()
+        self.dismissed.set()
 
     def close(self) -> None:
         """Give up the stream."""

@@ -52,6 +52,8 @@ class Prepared:
     model: Model
     update: HubUpdate
     """What the hub makes of its clients' average."""
+    largest_update: float | None = None
+    """How far a client's weights may move in a round."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class HubSetup:
         model = self._build(plan, shape)
         networks = {context.silo: model.network} if model.network else {}
         update = hub_updates(settings, networks).get(context.silo, take_average)
-        self.prepared = Prepared(settings, plan, model, update)
+        self.prepared = Prepared(settings, plan, model, update, context.job.deployment.largest_update)
         await self._news.tell()
 
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:

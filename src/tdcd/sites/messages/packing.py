@@ -13,6 +13,7 @@ or any of these ``| None``. No name that a user chose is ever a key.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -196,6 +197,30 @@ def fits(value: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, what:
         got = "nothing" if value is None else f"{value.dtype} of shape {tuple(value.shape)}"
         raise RefusedError(f"{what}: {got}, not {dtype} of shape {shape}")
     return value
+
+
+LARGEST_NUMBER = 1e12
+"""Embeddings, gradients and weights beyond this are as good as infinite: nothing that trains comes near it."""
+
+
+class UnboundedError(RefusedError):
+    """Numbers that are not finite, or too large to compute with."""
+
+
+def check_numbers(value: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
+    """Check that a tensor has a shape and a type, and that its numbers are finite and of ordinary size.
+
+    Raises:
+        RefusedError: it has another shape or type.
+        UnboundedError: its numbers cannot be computed with.
+    """
+    checked = fits(value, shape, dtype, what)
+    if checked.is_floating_point() and checked.numel():
+        largest = float(checked.detach().abs().max())  # NaN if one of them is
+        if not largest <= LARGEST_NUMBER:
+            size = f"as large as {largest:.3g}" if isfinite(largest) else "not finite"
+            raise UnboundedError(f"{what}: its numbers are {size}")
+    return checked
 
 
 def samples_in(value: Tensor, what: str) -> frozenset[int]:

@@ -247,18 +247,20 @@ class Call:
 
 @message("silo embeddings")
 class SiloEmbeddings:
-    """Φ of the mini-batch, or the samples that were lost instead."""
+    """Φ of the mini-batch, or the samples that were lost instead, or the silos that have diverged."""
 
     rows: Tensor | None
     lost: Tensor
+    diverged: tuple[str, ...]
 
 
 @message("silo gradients")
 class SiloGradients:
-    """∂ℓ/∂z of the mini-batch, or the samples that were lost instead."""
+    """∂ℓ/∂z of the mini-batch, or the samples that were lost instead, or the silos that have diverged."""
 
     rows: Tensor | None
     lost: Tensor
+    diverged: tuple[str, ...]
 
 
 @message("end")
@@ -267,7 +269,7 @@ class End:
 
     lost: Tensor
     away: Tensor
-    diverged: bool
+    diverged: tuple[str, ...]
 
 
 @message("waiting")
