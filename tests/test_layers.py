@@ -40,7 +40,7 @@ OUTSIDE_CORE = {
     "polars",
     "grpc",
     "ray",
-    "rbcl",
+    "nacl",
 }
 
 

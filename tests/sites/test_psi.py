@@ -1,5 +1,11 @@
+import hashlib
+import os
+import subprocess
+import sys
 from functools import reduce
+from pathlib import Path
 
+import nacl.bindings
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +14,7 @@ from hypothesis import strategies as st
 from support import examples
 from tdcd.data.arrays import Array
 from tdcd.errors import DeploymentError
-from tdcd.sites.hub.psi import POINT, Member, Points, common_places, hashed, ring
+from tdcd.sites.hub.psi import POINT, PRIME, Member, Points, check_set, common_places, hashed, ring
 
 
 def intersection(
@@ -71,10 +77,52 @@ def test_numbers_and_texts_are_different_ids() -> None:
     assert not (hashed(np.array([7])) == hashed(np.array(["7"]))).all()
 
 
+def test_hashes_are_points_of_the_curve() -> None:
+    """v² = u³ + 486662·u² + u has a solution: on the twist it has none; and the conversion is libsodium's."""
+    points = hashed(np.array([f"id-{number}" for number in range(200)]))
+    for u in (int.from_bytes(bytes(point), "little") for point in points):
+        assert pow(u**3 + 486662 * u**2 + u, (PRIME - 1) // 2, PRIME) == 1
+    text = hashlib.blake2b(b"tdcd psi 2 U id-7", digest_size=32).digest()
+    edwards = nacl.bindings.crypto_core_ed25519_from_uniform(text)
+    assert bytes(points[7]) == nacl.bindings.crypto_sign_ed25519_pk_to_curve25519(edwards)
+
+
+def test_nothing_is_written_to_the_temporary_directory(tmp_path: Path) -> None:
+    """Where it is mounted noexec, a library that unpacks itself there cannot be loaded."""
+    code = (
+        "import numpy as np; from tdcd.sites.hub.psi import Member, hashed; Member().masked('a', hashed(np.arange(9)))"
+    )
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    assert not list(tmp_path.iterdir())
+
+
+LOW_ORDER = (
+    0,
+    1,
+    PRIME - 1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+"""All coordinates of points whose order divides 8, of the curve and its twist."""
+
+
 def test_damaged_sets_are_refused() -> None:
-    member = Member()
-    with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: not a point"):
-        member.masked("b", np.full((3, POINT), 255, dtype=np.uint8))
+    member, good = Member(), hashed(np.arange(3))
+    with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: not a coordinate"):
+        member.masked("b", np.full((1, POINT), 255, dtype=np.uint8))
+    same = good[:1].copy()
+    same[0, -1] |= 128  # another way to write the same point
+    with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: not a coordinate"):
+        member.masked("b", np.concatenate([good, same]))
+    with pytest.raises(DeploymentError, match="set of silo 'b' has a point twice"):
+        member.masked("b", np.concatenate([good, good[:1]]))
+    with pytest.raises(DeploymentError, match="set of silo 'b' has 3 points, and not 4"):
+        check_set("b", good, 4)
+    for low in LOW_ORDER:
+        point = np.frombuffer(low.to_bytes(POINT, "little"), np.uint8).reshape(1, POINT)
+        with pytest.raises(DeploymentError, match="set of silo 'b' (has a point of low order|is damaged)"):
+            member.masked("b", np.concatenate([good, point]))
     with pytest.raises(DeploymentError, match="set of silo 'b' is damaged: no list of points"):
         member.masked("b", np.zeros((3, 5), dtype=np.uint8))
     member.masked("c", hashed(np.arange(3)))

@@ -26,7 +26,7 @@ from tdcd.errors import DataError, join_names
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import LABEL, PART, columns_to_hand_over, has_split_column
 from tdcd.sites.hub.peers import Peers
-from tdcd.sites.hub.psi import Member, common_places, hashed, ring
+from tdcd.sites.hub.psi import Member, check_set, common_places, hashed, ring
 from tdcd.sites.messages.frames import Stamp
 from tdcd.sites.messages.types import AllIDs, CommonPlaces, Digests, HandedOver, MaskedPoints
 
@@ -125,9 +125,10 @@ async def _privately(
     full = {}
     for origin in sorted(names, key=place):  # one's own first, then as they come
         if origin == silo:
-            points = await asyncio.to_thread(hashed, id_array(ids))
+            points = await asyncio.to_thread(hashed, id_array(ids), cores())
         else:
             points = (await peers.receive(at(origin, place(origin) - 1), MaskedPoints, about(origin))).points.numpy()
+            check_set(origin, points, counts[origin])
         masked = await asyncio.to_thread(member.masked, origin, points, advanced)
         done_here = place(origin) == last
         to = peers.chair if done_here else at(origin, place(origin) + 1)
@@ -141,6 +142,7 @@ async def _privately(
             if origin not in full:
                 reply = await peers.receive(at(origin, last), MaskedPoints, about(origin, full=True))
                 full[origin] = reply.points.numpy()
+                check_set(origin, full[origin], counts[origin])
         places = await asyncio.to_thread(common_places, full)
         for origin in names:
             if at(origin, last) != silo:

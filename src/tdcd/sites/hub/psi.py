@@ -1,7 +1,7 @@
 """Private set intersection of several hubs by Diffie–Hellman: no hub learns the IDs of another but the common ones.
 
-Every hub j has a secret number a_j. An ID becomes a point of the group Ristretto255, and a hub *masks* a point by
-multiplying it with its secret; the order of masking does not matter. Hubs stand in a ring:
+Every hub j has a secret number a_j. An ID becomes a point of Curve25519, and a hub *masks* a point by multiplying it
+with its secret (X25519); the order of masking does not matter. Hubs stand in a ring:
 
     forth    each hub hashes and masks its own IDs, shuffles them and sends them on; every other hub masks, shuffles
              and sends on what it gets. After N hubs a set is masked by all and goes to the leader
@@ -16,19 +16,23 @@ two or more sets have in common, not which.
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
+import nacl.bindings
+import nacl.exceptions
 import numpy as np
 import numpy.typing as npt
-import rbcl
 
 from tdcd.data.arrays import Array
 from tdcd.errors import DeploymentError
 
-POINT = rbcl.crypto_core_ristretto255_BYTES
-"""Bytes of a point."""
+POINT = nacl.bindings.crypto_scalarmult_BYTES
+"""Bytes of a point: its u-coordinate."""
+PRIME = 2**255 - 19
+"""Of the field that coordinates are from."""
 CHUNK = 2_000
 """Points that a thread masks at a time."""
 
@@ -44,10 +48,32 @@ def _no_progress(points: int) -> None:
     pass
 
 
-def hashed(ids: Array) -> Points:
-    """Return the points of IDs, whole numbers or texts: points nobody knows a relation between."""
-    texts = (f"tdcd psi 1 {ids.dtype.kind} {identity}".encode() for identity in ids.tolist())
-    return _points(rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(text).digest()) for text in texts)
+def hashed(ids: Array, threads: int = 1) -> Points:
+    """Return the points of IDs, whole numbers or texts: points nobody knows a relation between.
+
+    A hash is mapped onto the curve (Elligator 2), into its subgroup of prime order. Taken as a coordinate as it is,
+    half of all hashes would lie on the twist, and tell a bit of their IDs.
+    """
+
+    def part(own: Array) -> Points:
+        texts = (f"tdcd psi 2 {ids.dtype.kind} {identity}".encode() for identity in own.tolist())
+        hashes = (hashlib.blake2b(text, digest_size=32).digest() for text in texts)
+        return _points(_to_montgomery([nacl.bindings.crypto_core_ed25519_from_uniform(one) for one in hashes]))
+
+    return _in_threads(part, ids, threads)
+
+
+def _to_montgomery(points: list[bytes]) -> Iterator[bytes]:
+    """Return the u-coordinates (1 + y) / (1 − y) of points in Edwards form; one inversion serves for all of them."""
+    ordinates = [int.from_bytes(point, "little") & (2**255 - 1) for point in points]
+    products = [1]
+    for y in ordinates:
+        products.append(products[-1] * (1 - y) % PRIME)
+    inverse, coordinates = pow(products[-1], -1, PRIME), []
+    for y, before in zip(reversed(ordinates), reversed(products[:-1]), strict=True):
+        coordinates.append((1 + y) * inverse * before % PRIME)
+        inverse = inverse * (1 - y) % PRIME
+    return (u.to_bytes(POINT, "little") for u in reversed(coordinates))
 
 
 @dataclass
@@ -55,32 +81,28 @@ class Member:
     """A hub's part in the ring: its secret, and how it has shuffled each set that came by."""
 
     threads: int = 1
-    _secret: bytes = field(default_factory=rbcl.crypto_core_ristretto255_scalar_random, repr=False)
+    _secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
     _orders: dict[str, Places] = field(default_factory=dict, repr=False)
 
     def masked(self, origin: str, points: Points, progress: Progress = _no_progress) -> Points:
         """Mask the points of a silo's set and shuffle them.
 
         Raises:
-            DeploymentError: what came is no list of points.
+            DeploymentError: what came is no list of different points of the curve.
         """
-        if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != POINT:
-            raise DeploymentError(f"aligning: the set of silo '{origin}' is damaged: no list of points")
+        check_set(origin, points)
         order = _shuffled(len(points))
         self._orders[origin] = order
-        chunks = [points[start : start + CHUNK] for start in range(0, len(points), CHUNK)]
 
         def mask(chunk: Points) -> Points:
             try:
-                result = _points(rbcl.crypto_scalarmult_ristretto255(self._secret, bytes(point)) for point in chunk)
-            except RuntimeError as error:
-                raise DeploymentError(f"aligning: the set of silo '{origin}' is damaged: not a point") from error
+                result = _points(nacl.bindings.crypto_scalarmult(self._secret, bytes(point)) for point in chunk)
+            except nacl.exceptions.RuntimeError as error:  # whatever the secret, the product would be 0
+                raise DeploymentError(f"aligning: the set of silo '{origin}' has a point of low order") from error
             progress(len(chunk))
             return result
 
-        with ThreadPoolExecutor(self.threads) as pool:
-            done = list(pool.map(mask, chunks))
-        return np.concatenate([np.empty((0, POINT), np.uint8), *done])[order]
+        return _in_threads(mask, points, self.threads)[order]
 
     def unshuffled(self, origin: str, places: Places) -> Places:
         """Turn places in a silo's list as it left this hub into places in the list as it came.
@@ -92,6 +114,22 @@ class Member:
         if order is None or (len(places) and (places.min() < 0 or places.max() >= len(order))):
             raise DeploymentError(f"aligning: damaged: places that the set of silo '{origin}' does not have")
         return np.sort(order[places])
+
+
+def check_set(origin: str, points: Points, count: int | None = None) -> None:
+    """Check that something is a list of different points, so many if that is known.
+
+    Raises:
+        DeploymentError: it is not.
+    """
+    if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != POINT:
+        raise DeploymentError(f"aligning: the set of silo '{origin}' is damaged: no list of points")
+    if count is not None and len(points) != count:
+        raise DeploymentError(f"aligning: the set of silo '{origin}' has {len(points):,} points, and not {count:,}")
+    if (points[:, -1] > 127).any() or ((points[:, 1:-1] == 255).all(1) & (points[:, -1] == 127)).any():
+        raise DeploymentError(f"aligning: the set of silo '{origin}' is damaged: not a coordinate of a point")
+    if len({bytes(point) for point in points}) < len(points):
+        raise DeploymentError(f"aligning: the set of silo '{origin}' has a point twice")
 
 
 def common_places(sets: Mapping[str, Points]) -> dict[str, Places]:
@@ -109,6 +147,13 @@ def ring(silos: Iterable[str], origin: str) -> tuple[str, ...]:
     names = sorted(silos)
     start = names.index(origin)
     return (*names[start:], *names[:start])
+
+
+def _in_threads(function: Callable[[Array], Points], items: Array, threads: int) -> Points:
+    """Turn items into points, a chunk at a time. The library lets other threads run while it computes."""
+    chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+    with ThreadPoolExecutor(threads) as pool:
+        return np.concatenate([np.empty((0, POINT), np.uint8), *pool.map(function, chunks)])
 
 
 def _shuffled(count: int) -> Places:
