@@ -105,9 +105,15 @@ def _forkable(args: Any, given: dict[str, Any]) -> bool:
     plain = sys.platform == "linux" and not given["pass_fds"] and not given["shell"] and given["preexec_fn"] is None
     if not plain or isinstance(args, str | bytes | os.PathLike) or len(args) < 3 or str(args[0]) != sys.executable:
         return False
+    args = _without_flags(args)
     if str(args[1]) == "-m":
         return str(args[2]).split(".")[0] == "tdcd"
     return Path(str(args[1])).parent.is_relative_to(TESTS)
+
+
+def _without_flags(command: Sequence[Any]) -> list[Any]:
+    """Leave out what says where Python finds modules: a copy finds them where its original did."""
+    return [word for place, word in enumerate(command) if place != 1 or word != "-P"]
 
 
 def _exactly(near: socket.socket, count: int) -> bytes:
@@ -175,6 +181,7 @@ def _become(wanted: dict[str, Any], streams: Sequence[int]) -> None:
 
 def _run(command: list[str]) -> int:
     code: Any = 0
+    command = _without_flags(command)
     try:
         if command[1] == "-m":
             sys.argv = command[2:]

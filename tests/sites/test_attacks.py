@@ -70,7 +70,7 @@ def test_sums_that_do_not_fit_do_not_end_a_client(tmp_path: Path, model: dict[st
     federation.processes[hub].kill()
     federation.processes[hub].wait()
     site = federation.sites[hub]
-    command = [sys.executable, str(Path(__file__).with_name("hostile_hub.py")), *site.command()[3:]]
+    command = [sys.executable, str(Path(__file__).with_name("hostile_hub.py")), *site.command()[4:]]
     with site.log.open("ab") as log:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         federation.processes[hub] = subprocess.Popen(command, stderr=log, env=environment)

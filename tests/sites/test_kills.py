@@ -47,7 +47,7 @@ class Stage:
 
     def start(self, who: Identity) -> None:
         site: LocalSite = self.federation.sites[who]
-        command = [sys.executable, str(Path(__file__).with_name("stoppable.py")), str(self.arms), *site.command()[3:]]
+        command = [sys.executable, str(Path(__file__).with_name("stoppable.py")), str(self.arms), *site.command()[4:]]
         with site.log.open("ab") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(command, stderr=log, env=environment)

@@ -69,7 +69,7 @@ def labels(
     if file != job and read_run(job).federation.peers:
         raise RunError(f"{job}: the run of one hub, which has no labels to audit with; audit the job as a simulation")
     read = load_job(file, overrides)
-    importable(file.parent, *(import_path(job) if file != job else ()))
+    importable(*(import_path(job) if file != job else [file.parent]), Path())
     privatizers = privatizers_of(read, clip, noise or [])
     console = terminal(stderr=True)
     parts: list[Audit] = []

@@ -42,7 +42,7 @@ def command(
             "at real sites every organisation starts its own, by tdcd hub and tdcd client. To start "
             "all of them on this machine, say --local"
         )
-    importable(job.parent)
+    importable(job.parent, Path())
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     overrides |= {"data.directory": str(data.resolve())} if data else {}
     read = load_job(job, overrides)

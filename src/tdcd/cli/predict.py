@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tdcd.cli.imports import import_path, importable
+from tdcd.cli.imports import importable
 from tdcd.errors import DataError, JobError
 from tdcd.runs.layout import check_run
 
@@ -27,18 +27,23 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the predictions: .csv or .parquet.")] = Path(
         "predictions.csv"
     ),
+    import_from: Annotated[
+        list[Path] | None,
+        typer.Option("--import-from", metavar="DIR", help="Where the code of one's own models is; may be repeated."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict from new tables, for the IDs that all silos have; or from the job's own test samples.
 
-    Where the new tables have labels, the predictions are measured.
+    Where the new tables have labels, the predictions are measured. Nothing in the run directory is executed: code of
+    one's own models must be installed, or lie in a folder named with --import-from.
     """
     if out.suffix not in (".csv", ".parquet"):
         raise JobError(f"--out {out}: name a .csv or a .parquet file")
     if out.exists():
         raise JobError(f"{out} exists already and is left as it is; choose another with --out")
     check_run(run)
-    importable(run, *import_path(run))
+    importable(*import_from or [])
     from tdcd.jobs.predict import load_run
 
     loaded = load_run(run)

@@ -99,7 +99,7 @@ def _resolve(
         job = load_job(where, overrides, clients)
         where += " (embedded)" if where in EMBEDDED else ""
         beside = file.parent if file else Path()
-        importable(beside, *(import_path(beside) if (beside / ENVIRONMENT).exists() else ()))
+        importable(*(import_path(beside) if (beside / ENVIRONMENT).exists() else [beside]), Path())
         if out:
             check_no_run(out)  # before its data is read
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -109,7 +109,7 @@ def _resolve(
     check_run(resume)
     where = str(file or resume / JOB)
     job = load_job(where, overrides, clients)
-    importable(Path(where).parent, *import_path(resume))
+    importable(*([file.parent] if file else []), *import_path(resume), Path())
     return job, where, resume
 
 

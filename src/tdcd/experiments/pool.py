@@ -136,7 +136,7 @@ def _worker(threads: int) -> Iterator[_Worker]:
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
     }
-    command = [sys.executable, "-m", "tdcd.experiments.worker", str(threads), json.dumps(sys.argv)]
+    command = [sys.executable, "-P", "-m", "tdcd.experiments.worker", str(threads), json.dumps(sys.argv)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(  # noqa: S603
             command,

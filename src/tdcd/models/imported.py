@@ -20,6 +20,11 @@ class Imported(ModelSpec):
     kind: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     options: dict[str, Any] = {}
 
+    @property
+    def place(self) -> str:
+        """The module that the factory is in."""
+        return self.kind.split(":")[0]
+
     def module(self, shape: Shape, outputs: int) -> nn.Module:
         """See ModelSpec."""
         place, name = self.kind.split(":")
@@ -28,7 +33,7 @@ class Imported(ModelSpec):
         except ModuleNotFoundError as error:
             raise ModelError(
                 f"model '{self.kind}': there is no module '{error.name}'; install it, or put its file beside the "
-                "job file or into the folder you start tdcd from"
+                "job file; for tdcd predict, name its folder with --import-from, at a site with import_from in its file"
             ) from error
         except (Exception, SystemExit) as error:
             raise ModelError(

@@ -16,8 +16,10 @@ from tdcd.files import write_atomically
 from tdcd.runs.digests import Content, check_content, describe_content
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-    """Write tensors, and a record as JSON with them, atomically."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], record: Mapping[str, Any], *, private: bool = False
+) -> None:
+    """Write tensors, and a record as JSON with them, atomically; ``private``: nobody else may read them."""
     packed: Block = {}
     places: set[int] = set()
     for name, tensor in tensors.items():
@@ -26,7 +28,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], record: Mapping[str
         packed[name] = tensor.clone() if shared else tensor
         places.add(packed[name].untyped_storage().data_ptr())
     text = json.dumps(dict(record))
-    write_atomically(path, safetensors.torch.save(packed, describe_content(text, _content(packed))))
+    write_atomically(path, safetensors.torch.save(packed, describe_content(text, _content(packed))), private=private)
 
 
 def read_tensors(path: Path) -> tuple[Block, dict[str, Any]]:

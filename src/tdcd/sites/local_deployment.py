@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import tomli_w
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import Job, SetJob
+from tdcd.models.imported import Imported
 from tdcd.sites.participants import check_labels, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
@@ -38,7 +40,7 @@ class LocalSite:
         """Return how it is started."""
         who, role = self.identity, ["client", "--client", self.identity.client or ""]
         role = role if who.client else ["hub"]
-        parts = [sys.executable, "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
+        parts = [sys.executable, "-P", "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
         return [*parts, "--site", str(self.file), *(["--insecure"] if self.insecure else [])]
 
     def start(self, *, quiet: bool = False) -> "subprocess.Popen[bytes]":
@@ -102,6 +104,8 @@ class LocalFederation:
                     table = {"hub": hubs[silo], "workers": 1}
                 if data[identity]:
                     table["data"] = data[identity]
+                if isinstance(model := job.model_of(silo), Imported):
+                    table |= {"imports": [model.place], "import_from": _folder_of(model.place)}
                 if not insecure:
                     table["tls"] = {
                         "ca": "certs/ca.pem",
@@ -186,6 +190,17 @@ def _data(job: Job, identity: Identity) -> str | None:
     if not isinstance(files, Mapping):
         raise DeploymentError(f"silos.{identity.silo}.clients: to run all of it here, name every client's file")
     return str(files[identity.client])
+
+
+def _folder_of(module: str) -> list[str]:
+    """Return the folder that a module is imported from here, if it can be found."""
+    try:
+        found = find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.origin:
+        return []
+    return [str(Path(found.origin).parents[1 if found.submodule_search_locations else 0])]
 
 
 def _free_ports(count: int) -> list[int]:

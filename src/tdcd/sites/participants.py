@@ -1,11 +1,13 @@
 """Who takes part in a job at sites, and what each site knows of it."""
 
+import sys
 from collections.abc import Iterable
 
 from tdcd.data.label_encoding import must_name
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
+from tdcd.models.imported import Imported
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, check_loopback
@@ -48,6 +50,24 @@ def check_labels(job: Job) -> None:
             "labels.classes: no site sees all private labels; list all classes, as in "
             'labels = { …, classes = ["low", "high"] }'
         )
+
+
+def allow_imports(job: Job, silo: str, site: HubSite | ClientSite) -> None:
+    """Check that a site has allowed the code that the job names as its model, and let it be found.
+
+    Raises:
+        DeploymentError: it has not. The job may come from another organisation, which must not run code here.
+    """
+    model = job.model_of(silo)
+    if not isinstance(model, Imported):
+        return
+    if model.place not in site.imports:
+        raise DeploymentError(
+            f"the job's model of silo '{silo}' is '{model.kind}', which is code that this site has not allowed. If you "
+            f'trust it, name its module in the site file: imports = ["{model.place}"], and where it is: '
+            'import_from = ["FOLDER"]'
+        )
+    sys.path.extend(folder for folder in site.import_from if folder not in sys.path)
 
 
 def check_silo(silo: str, names: Iterable[str]) -> None:

@@ -56,6 +56,10 @@ class HubSite(Strict):
     """For a published data set: where its files are."""
     metrics: Address | None = None
     """Where Prometheus may ask for figures; default: nowhere."""
+    imports: list[str] = []
+    """Python modules that the job's models may be imported from: others' jobs run no other code here."""
+    import_from: list[str] = []
+    """Folders where these modules are, where they are not installed."""
 
 
 class ClientSite(Strict):
@@ -73,6 +77,10 @@ class ClientSite(Strict):
     """Threads; default: one for each core."""
     device: Annotated[str, Field(min_length=1)] = "cpu"
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
+    imports: list[str] = []
+    """Python modules that the job's models may be imported from: others' jobs run no other code here."""
+    import_from: list[str] = []
+    """Folders where these modules are, where they are not installed."""
 
 
 def read_site(path: Path, kind: type[S]) -> S:
@@ -124,6 +132,8 @@ def _resolve(table: dict[str, Any], beside: Path) -> None:
             for key in keys:
                 if isinstance(where.get(key), str) and where[key]:
                     where[key] = str((beside / Path(where[key]).expanduser()).resolve())
+    if isinstance(folders := table.get("import_from"), list):
+        table["import_from"] = [str((beside / Path(str(folder)).expanduser()).resolve()) for folder in folders]
     peers = tls.get("peers") if isinstance(tls, dict) else None
     if isinstance(peers, dict):
         for silo, file in peers.items():

@@ -74,6 +74,8 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
     )
     try:
         return _typed(ctypes.CDLL(str(_built(name, source, compiler)))), ""
+    except PermissionError as error:
+        return None, f"{error}; set XDG_CACHE_HOME to a folder of your own"
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"it could not be compiled ({type(error).__name__})"
 
@@ -93,16 +95,29 @@ def _built(name: str, source: str, compiler: str) -> Path:
     key = "\n".join((source, compiler, *flags, platform.machine(), platform.node(), _processor()))
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tdcd"
     path = root / f"{name}-{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.so"
-    if not path.exists():
-        root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_ours(root):
+        if root.stat().st_uid != os.geteuid():
+            raise PermissionError(f"{root} belongs to another user")
+        root.chmod(0o700)
+    if not path.exists() or not _is_ours(path):
         with tempfile.TemporaryDirectory(dir=root) as scratch:
             text, made = Path(scratch, f"{name}.cpp"), Path(scratch, "made.so")
             text.write_text(source, encoding="utf-8")
             subprocess.run(  # noqa: S603
                 [compiler, *flags, str(text), "-o", str(made)], check=True, capture_output=True, timeout=120
             )
+            made.chmod(0o700)
             made.replace(path)
     return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether nobody but this user could have put code there."""
+    if not hasattr(os, "geteuid"):
+        return True
+    status = path.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _processor() -> str:

@@ -93,7 +93,7 @@ class Alignment:
         buffer = io.BytesIO()
         frame = pl.DataFrame({"id": self.ids, **self.handed})
         frame.write_parquet(buffer, metadata={"tdcd": json.dumps(record)})
-        write_atomically(path, buffer.getvalue())
+        write_atomically(path, buffer.getvalue(), private=True)
 
     @classmethod
     def load(cls, path: Path) -> "Alignment":

@@ -7,7 +7,7 @@ from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import event_loop
 from tdcd.sites.logs import Log
-from tdcd.sites.participants import at_site, check_labels, check_silo, silos_of, trust_of
+from tdcd.sites.participants import allow_imports, at_site, check_labels, check_silo, silos_of, trust_of
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import ClientSite, check_loopback
@@ -27,6 +27,7 @@ def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: 
         check_silo(silo, names)
         if client not in names[silo]:
             raise JobError(f"silo '{silo}' has no client '{client}'{nearest(client, names[silo])}")
+    allow_imports(job, silo, site)
     identity = Identity(silo, client)
     trust = trust_of(site, identity, insecure=insecure)
     if insecure:

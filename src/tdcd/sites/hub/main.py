@@ -24,7 +24,16 @@ from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import HubStatus
-from tdcd.sites.participants import at_site, check_labels, check_peers, check_silo, read_set, silos_of, trust_of
+from tdcd.sites.participants import (
+    allow_imports,
+    at_site,
+    check_labels,
+    check_peers,
+    check_silo,
+    read_set,
+    silos_of,
+    trust_of,
+)
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import HubSite
@@ -92,6 +101,7 @@ def run_hub(
     data = read_set(job)
     names = silos_of(job, data)
     check_silo(silo, names)
+    allow_imports(job, silo, site)
     trust = trust_of(site, Identity(silo), insecure=insecure)
     others = [name for name in names if name != silo]
     check_peers(site, others, insecure=insecure)

@@ -82,7 +82,7 @@ class SiloPlan:
             "ids": self.fingerprint,
             "facts": dict(facts),
         }
-        write_tensors(file, tensors, record)
+        write_tensors(file, tensors, record, private=True)
 
     @classmethod
     def load(cls, file: Path) -> tuple["SiloPlan", dict[str, Any]]:
