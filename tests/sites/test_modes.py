@@ -11,7 +11,7 @@ from .tables import write_tables
 def test_ids_and_labels_are_for_their_owner_only(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        federation = Federation(write_tables(tmp_path, people=60, batch_size=10), tmp_path / "hubs")
+        federation = Federation(write_tables(tmp_path), tmp_path / "hubs")
 
         async def begin() -> None:
             await federation.start()
