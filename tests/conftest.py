@@ -1,5 +1,6 @@
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class QuickPopen(FastPopen):
 
 
 setattr(subprocess, "Popen", QuickPopen if QUICK else FastPopen)  # noqa: B010 - processes need not wait for torch
+
+
+@pytest.fixture(autouse=True)
+def _own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command adds folders to where modules are found, for its process: here for its test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,8 +23,9 @@ from tdcd.reports.findings import claims, time_to, winners
 from tdcd.reports.frame import Measure, evaluation_frame
 from tdcd.reports.lines import Line
 from tdcd.reports.study import Panel, Study, read_study
-from tdcd.runs.reader import RunRecord, read_run
-from tdcd.runs.records import Evaluation, Outcome
+from tdcd.runs.digests import seal, unseal
+from tdcd.runs.reader import RunRecord, read_history, read_run
+from tdcd.runs.records import Evaluation, Outcome, history_line
 
 ACCURACY, TEST_LOSS = Measure("test", "accuracy"), Measure("test", "loss")
 
@@ -320,9 +321,9 @@ def test_several_runs_and_where_a_run_lies(swept: Path, tmp_path: Path) -> None:
 def test_costs_go_over_those_of_the_sweep(swept: Path, tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     shutil.copytree(swept, path)
-    plan = json.loads((path / "sweep.json").read_text())
+    plan = unseal(json.loads((path / "sweep.json").read_text()), "")
     plan["sweep"]["costs"]["step"] = 2.0
-    (path / "sweep.json").write_text(json.dumps(plan))
+    (path / "sweep.json").write_text(json.dumps(seal(plan)))
     result = read_study([path], costs=Costs(hub_latency=3.0)).costs
     assert (result.step, result.hub_latency) == (2.0, 3.0)
     with pytest.raises(tdcd.JobError, match=r"t_comm: should be greater than or equal to 0"):
@@ -345,8 +346,8 @@ def test_without_test_samples_the_training_rows_are_compared(swept: Path, tmp_pa
     for name in ("Q=1,K=2,seed=1", "Q=6,K=2,seed=1"):
         paths.append(tmp_path / name)
         shutil.copytree(swept / "runs" / name, paths[-1])
-        lines = [json.loads(line) | {"test": {}} for line in (paths[-1] / "history.jsonl").read_text().splitlines()]
-        (paths[-1] / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines = [replace(evaluation, test={}) for evaluation in read_history(paths[-1])]
+        (paths[-1] / "history.jsonl").write_text("".join(history_line(line) + "\n" for line in lines))
     result = read_study(paths)
     assert result.measure == Measure("train", "accuracy")
     assert "training accuracy over time" in write_study(result, tmp_path).read_text()

@@ -606,6 +606,7 @@ def test_a_client_waits_for_a_hub_that_was_killed_however_long_it_was_there() ->
         class Answering:
             identity = Identity("silo-1", "c")
             site = ClientSite(hub=f"127.0.0.1:{port}")
+            most = 1 << 20
 
             def reply(self, request: Message) -> Weights:
                 answers.append(request.kind)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sites.memory import run_virtually
 from sites.test_rounds import job
@@ -15,18 +14,12 @@ from tdcd.errors import DeploymentError
 from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
 from tdcd.sites.messages.frames import Frame, Message, RefusedError, Stamp, frames
-from tdcd.sites.messages.packing import message, pack
+from tdcd.sites.messages.packing import pack
+from tdcd.sites.messages.types import MaskedPoints
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.transport.memory import MemoryHub
 
 NAMES = ("a", "b", "c")
-
-
-@message("note")
-class Note:
-    """Something that hubs tell each other."""
-
-    value: Tensor
 
 
 class NobodyKnows(MemoryHub):
@@ -59,14 +52,14 @@ class World:
         return list(await asyncio.gather(*(hub.meeting("start", {"from": name}) for name, hub in self.hubs.items())))
 
 
-def note(number: int, value: float, attempt: int = 0) -> tuple[Note, Stamp]:
-    return Note(torch.tensor([value])), Stamp("", 0, number, attempt)
+def note(number: int, value: float, attempt: int = 0) -> tuple[MaskedPoints, Stamp]:
+    return MaskedPoints(torch.tensor([value])), Stamp("", 0, number, attempt)
 
 
 async def exchanged(world: World, number: int) -> None:
     result = await asyncio.gather(*(hub.exchange(*note(number, float(ord(name)))) for name, hub in world.hubs.items()))
     for name, got in zip(world.hubs, result, strict=True):
-        assert {silo: float(m.value) for silo, m in got.items()} == {
+        assert {silo: float(m.points) for silo, m in got.items()} == {
             other: float(ord(other)) for other in world.names if other != name
         }
 

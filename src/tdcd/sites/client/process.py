@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tdcd.errors import DeploymentError, TdcdError
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
-from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, RefusedError, frames
+from tdcd.sites.messages.frames import PROTOCOL, Assembler, RefusedError, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Failed, Farewell, Join
 from tdcd.sites.shared_job import VERSION, SharedJob
@@ -72,11 +72,12 @@ class ClientProcess:
         join = Join(PROTOCOL, VERSION, self.shared.text, who.silo, who.client or "")
         for piece in frames(pack(join)):
             await stream.send(piece)
-        assembler = Assembler(LARGEST)
+        assembler = Assembler(self.session.most)
         while (frame := await stream.receive()) is not None:
             if not self._heard:
                 self._heard = True
                 self.log("connected to the hub")
+            assembler.most = self.session.most
             request = assembler.feed(frame)
             if request is None:
                 continue

@@ -41,6 +41,10 @@ from tdcd.training.setup import build_network, device_of
 if TYPE_CHECKING:
     from tdcd.sites.client.own_table import OwnTable
 
+BEGINNING = 1 << 28
+"""Bytes that a request may have before the client knows its network: numbers of samples, labels, a preparation."""
+VECTORS = 8 * 64
+"""Bytes that may come for each row and output: float64, for as many silos."""
 IN_ROUND = (types.Embed, types.FirstGradients, types.LaterGradients, types.Step, types.Descend)
 """Requests of a round."""
 
@@ -121,6 +125,16 @@ class Session:
             self._open(number, typed.without)
         elif self._round is None or self._round.number != number:
             raise RefusedError(f"received a message for round {number} before its start")
+
+    @property
+    def most(self) -> int:
+        """Bytes that a request of the hub may have: weights and vectors of the own rows, and what begins a training."""
+        ready = self._ready
+        if ready is None or ready.network is None:
+            return BEGINNING
+        rows = sum(len(numbers) for numbers in ready.numbers.values())
+        weights = sum(tensor.nbytes for _, tensor in named_tensors(ready.network.module))
+        return max(BEGINNING, 2 * weights + rows * (ready.width * VECTORS + 64))
 
     # Before the first round
 

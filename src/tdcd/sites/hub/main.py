@@ -42,6 +42,9 @@ from tdcd.sites.transport.grpc import GrpcHub, GrpcServer
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.train import describe_silo
 
+SPARE, FILES = 1000, 200
+"""Connections beyond those of the parties, and files that a hub opens otherwise."""
+
 Watch = Callable[[Callable[[], HubStatus]], None]
 """Gets a way to look at the hub while it runs."""
 
@@ -106,6 +109,7 @@ def run_hub(
     others = [name for name in names if name != silo]
     check_peers(site, others, insecure=insecure)
     directory = Path(site.run or f"runs/{job.name}-{silo}")
+    connections = allow_connections(len(names[silo]) + len(others))
 
     with event_loop() as run:
 
@@ -114,12 +118,12 @@ def run_hub(
                 name: (site.peers[name], GrpcHub(trust, site.peers[name], name)) for name in others
             }
             hub, reception = build_hub(job, silo, names[silo], dialled, directory, log)
-            server = GrpcServer(reception, trust, log)
+            server = GrpcServer(reception, trust, log, connections)
             await server.start(site.listen)
             return hub, server
 
         hub, server = run(start())
-        log(f"the hub of silo '{silo}' answers on {site.listen}")
+        log(f"the hub of silo '{silo}' answers on {site.listen}, on {connections:,} connections at most")
         status = "stopped"
         try:
             watch(lambda: run(hub.snapshot()))
@@ -137,6 +141,24 @@ def run_hub(
         finally:
             run(hub.farewell(status))
             run(server.stop())
+
+
+def allow_connections(parties: int) -> int:
+    """Return how many connections a hub takes at a time, and let it have as many files open, where it may.
+
+    Every client and hub may come again before its last connection is given up, and strangers must not crowd them out.
+    """
+    wanted = 4 * parties + SPARE
+    try:
+        import resource
+    except ImportError:  # not POSIX
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(wanted, max(soft - FILES, soft // 2))
 
 
 def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Observer) -> None:

@@ -20,7 +20,21 @@ from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
-from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
+from tdcd.sites.messages.types import (
+    AllIDs,
+    Call,
+    CommonPlaces,
+    Concluded,
+    Digests,
+    End,
+    Evaluated,
+    HandedOver,
+    MaskedPoints,
+    SiloEmbeddings,
+    SiloGradients,
+    SiloScores,
+    Waiting,
+)
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError
 
@@ -29,6 +43,14 @@ T = TypeVar("T")
 ROUND = frozenset(map(kind_of, (SiloEmbeddings, SiloGradients)))
 """Kinds of messages that carry a round's numbers."""
 EVALUATION = frozenset({kind_of(SiloScores)})
+_ROUNDS = (SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
+_ALIGNMENT = (AllIDs, MaskedPoints, CommonPlaces, HandedOver, Digests)
+KINDS = frozenset(map(kind_of, (Call, *_ROUNDS, *_ALIGNMENT)))
+"""Kinds of messages that hubs bring each other."""
+WAITING = 64
+"""Messages of one hub that may wait here."""
+LAST_EPOCH = 1 << 40
+"""No federation meets that often: a hub that says so makes it up."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
 SLOWEST = 1e6
@@ -117,6 +139,8 @@ class Peers:
             raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
         self.job.check(hello.protocol, hello.version, hello.job, f"the hub of silo '{hello.silo}'")
         _check_brought(hello.brought)
+        if hello.epoch > LAST_EPOCH:
+            raise RefusedError(f"epoch {hello.epoch} is not one that hubs can have come to")
         async with self._news:
             last = self._meeting
             came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
@@ -158,6 +182,8 @@ class Peers:
             raise RefusedError("an incomplete message")
         if message.stamp.job != self.job.fingerprint:
             raise RefusedError("a message of another job")
+        if message.kind not in KINDS:
+            raise RefusedError(f"'{message.kind[:40]}' is not a message between hubs")
         async with self._news:
             self.peers[silo].present = True
             stamp = message.stamp
@@ -167,9 +193,24 @@ class Peers:
                 await self._caught_up(stamp.epoch)
                 if stamp.epoch < self.epoch or stamp.round < self.now:
                     return f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over"
-                self._inbox.setdefault(_key(message.kind, stamp, silo), message)
+                self._keep(_key(message.kind, stamp, silo), message)
             self._news.notify_all()
         return ""
+
+    def _keep(self, key: tuple[str, Stamp, str], message: Message) -> None:
+        """Keep a message until it is waited for, within the bytes and the number that one hub may have here.
+
+        Raises:
+            RefusedError: it is more than that.
+        """
+        held = [other for (_, _, silo), other in self._inbox.items() if silo == key[2]]
+        if key not in self._inbox and (
+            len(held) >= WAITING or sum(other.nbytes for other in held) + message.nbytes > 2 * self.most
+        ):
+            raise RefusedError(
+                f"{len(held)} messages of silo '{key[2]}' wait here already: it is far ahead, or makes it up"
+            )
+        self._inbox.setdefault(key, message)
 
     async def _caught_up(self, epoch: int) -> None:
         """Wait for an epoch: another hub may have heard sooner than this one that it has begun."""

@@ -21,7 +21,7 @@ CHUNK = 1 << 18
 """Bytes of a frame, at most, that we send."""
 LARGEST = 1 << 34
 """Bytes that a message may have where nothing more is known of it."""
-MOST_TENSORS = 100_000
+MOST_TENSORS = 10_000
 MOST_DIMENSIONS = 16
 _DTYPES = {
     "float16": torch.float16,
@@ -174,6 +174,7 @@ class Assembler:
         self._bytes = bytearray()
         """Of the tensor that is under way."""
         self._tensors: dict[str, Tensor] = {}
+        """Those that are complete."""
 
     def feed(self, frame: Frame) -> Message | None:
         """Take the next frame; return the message that it completes, if it does.
@@ -201,7 +202,8 @@ class Assembler:
 
     def _fill(self, header: Header, data: memoryview) -> int:
         """Take bytes for the tensors that are not complete; return how many are left over."""
-        for text in header.tensors[len(self._tensors) :]:
+        while len(self._tensors) < len(header.tensors):
+            text = header.tensors[len(self._tensors)]
             size = _size(text)
             missing = _padded(size) - len(self._bytes)
             self._bytes += data[:missing]

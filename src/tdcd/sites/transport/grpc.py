@@ -38,6 +38,8 @@ OPTIONS = (
 
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
 """What a hub says on purpose. All else may be over soon: it is not there yet, is restarting, or the line was cut."""
+HANDSHAKE = 10_000
+"""Milliseconds for whoever connects to show a certificate."""
 DRAIN = 5.0
 """Seconds for a refused caller to finish sending: it does not hear why before."""
 
@@ -100,6 +102,8 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
     service: HubService
     trust: Trust | Open
     log: Callable[[str], None]
+    most_connections: int = 1000
+    """At a time; more are closed at once."""
     health: Any = field(default_factory=health.aio.HealthServicer)
     _server: Any = None
 
@@ -109,7 +113,12 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
         Raises:
             DeploymentError: the address is not available.
         """
-        self._server = grpc.aio.server(options=(*OPTIONS, ("grpc.so_reuseport", 0)))
+        limits = (
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_allowed_incoming_connections", self.most_connections),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE),
+        )
+        self._server = grpc.aio.server(options=(*OPTIONS, *limits))
         tdcd_pb2_grpc.add_HubServicer_to_server(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         await self.health.set("", health_pb2.HealthCheckResponse.SERVING)
