@@ -233,6 +233,35 @@ class Alone(Late):
         return False
 
 
+class Meeting(Alone):
+    """Draws a new lineage at every meeting."""
+
+    meetings = 0
+
+    def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
+        Meeting.meetings += 1
+        return max(checkpoints, default=0), f"meeting {Meeting.meetings}"
+
+
+def test_a_round_keeps_the_lineage_that_it_happened_in(tmp_path: Path) -> None:
+    """Whoever goes on after a round, and is stopped at once, still has the round that the others have."""
+    chosen = Settings(loss="squared-error", rounds=9, rate=0.1, evaluate_every=2, checkpoint_every=2)
+    first = {"a": {"w": torch.zeros(1)}}
+    seen = []
+    for last in (3, 3, 3, 5, 5):
+        with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
+            loop = Loop(Meeting(last), chosen, {}, Observer(), lambda: first)
+            loop.directory = opened
+            loop.begin(federation_record())
+            with pytest.raises(AbsentError):
+                loop.run()
+        with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
+            seen.append(opened.checkpoints())
+    run = seen[0][0]
+    assert seen[0] == seen[1] == seen[2] == {0: run, 2: "meeting 1", 3: "meeting 1"}
+    assert seen[3] == seen[4] == {0: run, 4: "meeting 4", 5: "meeting 4"}
+
+
 @pytest.mark.parametrize(("last", "ends"), [(6, True), (5, False)])
 def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last: int, ends: bool) -> None:
     chosen = Settings(loss="squared-error", rounds=6, rate=0.1, evaluate_every=4, checkpoint_every=2)

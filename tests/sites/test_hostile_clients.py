@@ -146,6 +146,29 @@ def test_a_bound_on_what_a_client_changes(large: bool, tmp_path: Path, monkeypat
     assert "more than deployment.largest_update = 5" in named
 
 
+def test_a_client_within_the_bound_takes_part(tmp_path: Path) -> None:
+    """Its weights move by 4 where 5 are allowed, and are looked at once."""
+    wanted = job(rounds=1)
+    wanted = wanted.model_copy(update={"deployment": wanted.deployment.model_copy(update={"largest_update": 5.0})})
+
+    def alter(who: Identity, request: Message, reply: Any) -> Any:
+        if not isinstance(reply, Weights):
+            return reply
+        first = list(federation.hubs[who.silo].setup.first_block().values())
+        apart = 4.0 / sum(weight.numel() for weight in first) ** 0.5
+        return Weights(tuple(weight + apart for weight in first))
+
+    federation = Federation(wanted, tmp_path, alter=alter)
+
+    async def run() -> None:
+        await federation.start()
+        await federation.rounds(1)
+        await federation.stop()
+
+    run_virtually(run())
+    assert not any("left out" in line for line in federation.log)
+
+
 @pytest.mark.parametrize("everybody", [False, True])
 def test_scores_that_are_of_no_use(everybody: bool, tmp_path: Path) -> None:
     federation = Federation(job(), tmp_path, alter=lying({"score"}, float("nan"), {0}, None if everybody else BAD))

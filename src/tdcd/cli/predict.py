@@ -1,12 +1,12 @@
 """``tdcd predict``: what a finished run says of new rows."""
 
 import json as json_
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tdcd.cli.imports import importable
 from tdcd.errors import DataError, JobError
 from tdcd.runs.layout import check_run
 
@@ -43,7 +43,7 @@ def command(
     if out.exists():
         raise JobError(f"{out} exists already and is left as it is; choose another with --out")
     check_run(run)
-    importable(*import_from or [])
+    sys.path.extend(str(folder.resolve()) for folder in import_from or [])
     from tdcd.jobs.predict import load_run
 
     loaded = load_run(run)

@@ -140,6 +140,13 @@ class RunDirectory:
         text = json.dumps([without_rounds(self._job), dict(inputs)], sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
+    def begin_run(self, run: str) -> None:
+        """Give the run an ID, at its beginning; one that has begun before, and begins again, gets another."""
+        self.run = run
+        file = self.path / FEDERATION
+        if file.exists():
+            write_record(file, replace(read_record(file, FederationRecord), run=run))
+
     def checkpoints(self, on_damage: Callable[[str], None] = lambda text: None) -> dict[int, str]:  # noqa: ARG005
         """Return the lineage of every round that can be gone on after, the beginning included once it has begun.
 
@@ -169,12 +176,13 @@ class RunDirectory:
 
     def begin(self, federation: FederationRecord, history: Iterable[Evaluation]) -> None:
         """Write down a session that now begins, and the history that it goes on with."""
-        (self.path / RESULT).unlink(missing_ok=True)
         before = read_sessions(self.path) if holds_run(self.path) else []
+        changed = not before or bool(differences(stored_job(self.path), self._job))  # it may be given more rounds
+        (self.path / RESULT).unlink(missing_ok=True)  # once all that could be damaged was read
         write_record(self.path / ENVIRONMENT, [*before, describe_session()])
         write_record(self.path / FEDERATION, replace(federation, run=self.run))
         self.rewrite(history)
-        if not before or differences(stored_job(self.path), self._job):  # it was given more rounds
+        if changed:
             write_atomically(self.path / JOB, tomli_w.dumps(dict(self._job)))
 
     def save_preparation(self, silo: str, text: str) -> None:
@@ -226,7 +234,7 @@ class RunDirectory:
         path = self.path / BEST.format(best.round)
         write_tensors(path, flatten("block", best.blocks), {"round": best.round, "silos": list(best.blocks)})
         bests = sorted(self._bests())
-        back = [*self.checkpoints(), best.round]
+        back = [*filter(None, self.checkpoints()), best.round]
         needed = {a for a, b in pairwise(bests) if any(a <= number <= b for number in back)}
         self.forget_bests({*needed, best.round})
 

@@ -75,6 +75,8 @@ class Loop:
     state: State = field(init=False)
     _lineage: str = ""
     """Names the training since all parties last agreed where to go on."""
+    _taken: tuple[int, str] = (0, "")
+    """The round that they agreed on, with the lineage that it has: it happened before."""
     _like: Blocks = field(init=False)
     """Blocks of the right types and shapes, that take no memory."""
     _before: float = 0.0
@@ -105,10 +107,12 @@ class Loop:
     def _agree(self) -> None:
         """Go on after the round that all parties agree on."""
         assert self.directory  # noqa: S101
-        start, lineage = self.engine.agree(self.directory.checkpoints(self.observer.noted))
+        checkpoints = self.directory.checkpoints(self.observer.noted)
+        start, lineage = self.engine.agree(checkpoints)
         self._lineage = lineage or self.directory.identify(self.inputs)
         if not start:
-            self.directory.run = self._lineage
+            self.directory.begin_run(self._lineage)
+        self._taken = start, checkpoints[start] if start else self._lineage
         self._take_up(start)
 
     def _complete(self) -> bool:
@@ -117,7 +121,7 @@ class Loop:
         newest, lineage = max(self.directory.checkpoints().items(), default=(0, ""))
         if not self.directory.is_hub or not newest:
             return False
-        self._lineage = lineage
+        self._lineage, self._taken = lineage, (newest, lineage)
         self._take_up(newest, again=False)
         measured = self.history and self.history[-1].round == self.state.done
         return bool(measured) and (self.state.done == self.settings.rounds or self._stalled())
@@ -297,8 +301,9 @@ class Loop:
 
     def _save(self) -> None:
         if self.directory:
-            state = self.state
-            checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs, self._lineage)
+            state, (start, before) = self.state, self._taken
+            lineage = before if state.done == start else self._lineage
+            checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs, lineage)
             self.directory.save(checkpoint)
 
     def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:

@@ -85,7 +85,7 @@ def why_not_tally(objective: Objective, width: int, sums: Tally, rows: int) -> s
         return "its classes do not add up to its rows"
     if (got["both"] > np.minimum(got["truth"], got["said"])).any():
         return "more rows are right than there are"
-    if "top5" in got and not got["both"].sum() <= got["top5"][0] <= rows:
+    if "top5" in got and got["top5"][0] > rows:
         return "more rows are right than there are"
     return "its ranks are negative" if (got["ranks"] < 0).any() else ""
 

@@ -130,10 +130,11 @@ class Session:
     def most(self) -> int:
         """Bytes that a request of the hub may have: weights and vectors of the own rows, and what begins a training."""
         ready = self._ready
-        if ready is None or ready.network is None:
+        if ready is None:
             return BEGINNING
         rows = sum(len(numbers) for numbers in ready.numbers.values())
-        weights = sum(tensor.nbytes for _, tensor in named_tensors(ready.network.module))
+        network = ready.network
+        weights = sum(tensor.nbytes for _, tensor in named_tensors(network.module)) if network else 0
         return max(BEGINNING, 2 * weights + rows * (ready.width * VECTORS + 64))
 
     # Before the first round

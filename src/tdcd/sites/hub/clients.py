@@ -1,7 +1,6 @@
 """A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -16,8 +15,8 @@ from tdcd.sites.transport.base import Stream
 T = TypeVar("T")
 FAILURES = 3
 """Consecutive requests that every client fails before the hub gives up."""
-OFFENCES = 3
-"""Replies with numbers that cannot be computed with before the hub refuses a client."""
+OFFENCES, FORGOTTEN = 3, 10
+"""A client is refused that sends so often what cannot be computed with, each time within so many rounds of the last."""
 LARGE = 1 << 23
 """Bytes of replies that are taken one at a time."""
 
@@ -57,7 +56,8 @@ class Clients:
     """Count the numbers that are sent to and received from all clients."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _failures: int = 0
-    _offences: Counter[str] = field(default_factory=Counter)
+    _offences: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How often each client has sent numbers that are of no use, and the last round in which it did."""
     _bytes: tuple[int, int] = (0, 0)
     """Sent to and received from clients whose streams have ended."""
 
@@ -198,18 +198,20 @@ class Clients:
         if self._failures == FAILURES:
             name, why = next((name, str(failure)) for name, failure in failed.items())
             raise DeploymentError(f"silo '{self.silo}': no client can do its part; client '{name}': {why}")
-        if any(name not in failed for name in requests):  # where all fail alike, it is not they who are at fault
-            self._count_offences(failed)
+        if any(name not in failed for name in tasks):  # where all fail alike, it is not they who are at fault
+            self._count_offences(failed, stamp.round)
         return replies, {name: failed.get(name) for name in lost}
 
-    def _count_offences(self, failed: Mapping[str, RefusedError]) -> None:
+    def _count_offences(self, failed: Mapping[str, RefusedError], round_: int) -> None:
         """Refuse a client that sends numbers again and again that cannot be computed with: each costs an attempt."""
         for name, error in failed.items():
             if not isinstance(error, UnboundedError):
                 continue
-            self._offences[name] += 1
-            if self._offences[name] >= OFFENCES and (link := self.links.get(name)):
-                self.log(f"client '{name}' is refused: {self._offences[name]} times it sent what is of no use: {error}")
+            count, last = self._offences.get(name, (0, round_))
+            count = count + 1 if round_ - last <= FORGOTTEN else 1
+            self._offences[name] = count, round_
+            if count >= OFFENCES and (link := self.links.get(name)):
+                self.log(f"client '{name}' is refused: {count} times it sent what is of no use: {error}")
                 link.dismiss(f"client '{name}' sends what is of no use: {error}. Look at its rows and its network")
 
     async def _waited(self, tasks: set["asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:

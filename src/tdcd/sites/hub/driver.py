@@ -147,13 +147,15 @@ class SiteClients:
         rows = self._zeros() if isinstance(rows, int) else rows
         mean, names = Mean(block), list(block)
         moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
+        checked: set[str] = set()
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
 
         def add(client: str, field: str, tensor: Tensor) -> None:
             place = place_of("weights", field)
             if place >= len(names):
                 raise RefusedError(f"more than {len(names)} tensors of weights")
-            check_weight(client, names[place], tensor)
+            if client not in checked:
+                check_weight(client, names[place], tensor)
             mean.add_tensor(names[place], tensor, counts[client])
 
         def check_weight(client: str, name: str, tensor: Tensor) -> None:
@@ -174,6 +176,7 @@ class SiteClients:
             for name, tensor in named(block, reply.weights, "weights"):
                 if not tensor.is_meta:  # those were checked as they came
                     check_weight(client, name, tensor)
+            checked.add(client)
 
         requests = {
             name: Request(
@@ -201,8 +204,9 @@ class SiteClients:
     def _raise_if_lost(self, missing: Mapping[str, Exception | None]) -> None:
         if missing:
             samples = (sample for name in missing for sample in self._batch[self._rows[name]].tolist())
-            unbounded = [name for name, error in missing.items() if isinstance(error, UnboundedError)]
-            raise LostClients(samples, diverged=len(unbounded) == len(self._rows))
+            unbounded = sum(isinstance(error, UnboundedError) for error in missing.values())
+            everybody = len(missing) == len(self._rows)  # some may be away: most are enough to tell
+            raise LostClients(samples, diverged=everybody and 2 * unbounded > len(self._rows))
 
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self._batch), self._model.width, dtype=self._settings.dtype)

@@ -235,15 +235,14 @@ def common_round(checkpoints: Mapping[str, Mapping[int, str]]) -> tuple[int, str
         DeploymentError: there is none, though some hub is past the beginning: files were lost, or put back from before.
     """
     common = set.intersection(*(set(of_silo.items()) for of_silo in checkpoints.values()))
-    if common or not any(number for of_silo in checkpoints.values() for number in of_silo):
-        return max(common, default=(0, ""))
-    lost = sorted(silo for silo, of_silo in checkpoints.items() if not of_silo)
-    held = {
-        silo: join_names(n for n in sorted(of_silo) if n) or "none" for silo, of_silo in sorted(checkpoints.items())
-    }
-    text = "; ".join(f"silo '{silo}' has {rounds}" for silo, rounds in held.items())
-    if lost:
-        why = f"the hub of silo {join_names(lost)} has no run directory, or an empty one: did it lose it? Put it back"
+    start, lineage = max(common, default=(0, ""))
+    past = {silo: [number for number in sorted(of_silo) if number] for silo, of_silo in sorted(checkpoints.items())}
+    most = max(len(rounds) for rounds in past.values())
+    if start or most <= len(common):  # one checkpoint: another hub may have been stopped just before its own
+        return start, lineage
+    text = "; ".join(f"silo '{silo}' has {join_names(rounds) or 'none'}" for silo, rounds in past.items())
+    if lost := [silo for silo, rounds in past.items() if not rounds]:
+        why = f"did the hub of silo {join_names(lost)} lose its run directory, or files of it? Put it back"
     else:
         why = "did one lose its run directory, or was it put back from an old backup? Put the newest one back"
     raise DeploymentError(

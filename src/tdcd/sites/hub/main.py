@@ -1,7 +1,7 @@
 """A hub from its files to the end of the training."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tdcd.core.modules import module_digest
@@ -155,9 +155,13 @@ def allow_connections(parties: int) -> int:
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES
+    if soft == resource.RLIM_INFINITY:
+        return wanted
     if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        more = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(ValueError, OSError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
     return min(wanted, max(soft - FILES, soft // 2))
 
 

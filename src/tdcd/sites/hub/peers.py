@@ -49,8 +49,8 @@ KINDS = frozenset(map(kind_of, (Call, *_ROUNDS, *_ALIGNMENT)))
 """Kinds of messages that hubs bring each other."""
 WAITING = 64
 """Messages of one hub that may wait here."""
-LAST_EPOCH = 1 << 40
-"""No federation meets that often: a hub that says so makes it up."""
+MEETINGS = 1_000_000
+"""No hub has been to so many meetings more than another: one that says so makes it up."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
 SLOWEST = 1e6
@@ -139,7 +139,7 @@ class Peers:
             raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
         self.job.check(hello.protocol, hello.version, hello.job, f"the hub of silo '{hello.silo}'")
         _check_brought(hello.brought)
-        if hello.epoch > LAST_EPOCH:
+        if hello.epoch > self.epoch + MEETINGS:
             raise RefusedError(f"epoch {hello.epoch} is not one that hubs can have come to")
         async with self._news:
             last = self._meeting

@@ -29,6 +29,8 @@ T = TypeVar("T")
 _PLAIN = (bool, int, float, str)
 PADDING = 16
 """How many times the bytes that came an array of texts may take, which pads all to the longest."""
+MODEST = 1 << 26
+"""Bytes that an array of texts may take in any case."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _unpack_one(one: _Field, name: str, tensors: dict[str, Tensor]) -> Any:
     if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
         raise RefusedError("damaged texts")
     longest = max((b - a for a, b in zip(starts, ends, strict=True)), default=0)
-    if 4 * longest * len(ends) > PADDING * (len(letters) + 8 * len(ends)):  # an array takes the longest one's for each
+    if 4 * longest * len(ends) > max(MODEST, PADDING * (len(letters) + 8 * len(ends))):
         raise RefusedError("texts of which a few are much longer than the others")
     texts = [letters[a:b].decode() for a, b in zip(starts, ends, strict=True)]
     if "\0" in "".join(texts):
