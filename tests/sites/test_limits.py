@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from tdcd.sites.hub.inbox import WAITING
 from tdcd.sites.hub.main import FILES, SPARE, allow_connections
-from tdcd.sites.hub.peers import WAITING
 from tdcd.sites.messages.calls import Hello
 from tdcd.sites.messages.frames import (
     MOST_TENSORS,
@@ -98,8 +98,8 @@ def delivered(tmp_path: Path, *messages: Message) -> list[str]:
                 result.append(await peers.delivered("silo-2", aiter(Line(message.stamped(stamp)))))
             except RefusedError as error:
                 result.append(str(error))
-        assert sum(message.nbytes for message in peers._inbox.values()) <= 2 * peers.most
-        assert len(peers._inbox) <= WAITING
+        assert sum(message.nbytes for message in peers._inbox.messages.values()) <= 2 * peers.most
+        assert len(peers._inbox.messages) <= WAITING
         await federation.stop()
         return result
 

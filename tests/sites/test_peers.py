@@ -165,14 +165,14 @@ def test_what_is_stale_replayed_or_strange_does_no_harm() -> None:
         good = pack(note(1, 1.0)[0], Stamp(fingerprint, 1, 1, 0))
         for _ in range(3):  # a repeat is harmless
             assert not (await a.delivered("b", stream(good)))
-        assert len(a._inbox) == 1
+        assert len(a._inbox.messages) == 1
         await asyncio.gather(a.exchange(*note(1, 1.0)), b.exchange(*note(1, 1.0)))
         for hub in (a, b):
             hub.advance(2)
         assert "over" in (await a.delivered("b", stream(good)))
         old = good.stamped(Stamp(fingerprint, 0, 5, 0))
         assert "over" in (await a.delivered("b", stream(old)))
-        assert not a._inbox
+        assert not a._inbox.messages
         with pytest.raises(RefusedError, match="another job"):
             await a.delivered("b", stream(good.stamped(Stamp("f00", 1, 2, 0))))
         with pytest.raises(RefusedError, match="an incomplete message"):

@@ -10,8 +10,8 @@ network, or without any numbers to count bytes or time.
 
 Lost clients follow one rule. A call to the clients returns a value or raises ``LostClients``; the hub puts either into
 its next message. So all hubs leave a meeting with a result, or all with the same lost samples, and begin the round
-again without these. A finished round is always exactly Algorithm 1 on a mini-batch that all hubs agree on. A silo none
-of whose clients has finite numbers any more has diverged: it says so in the same way, and all hubs stop.
+again without these. A finished round is always exactly Algorithm 1 on a mini-batch that all hubs agree on. A silo
+without finite numbers has diverged: it says so in the same way, and all hubs stop.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -47,7 +47,7 @@ class LostClients(Exception):  # noqa: N818 - news for the other hubs, not a fau
         self.samples: Lost = frozenset(samples)
         """The samples of the mini-batch that these clients hold; never empty."""
         self.diverged = diverged
-        """Whether they are all clients of the mini-batch, and failed because their numbers are not finite."""
+        """Whether it was all of them, since their numbers are not finite."""
         super().__init__(f"lost the clients that hold {len(self.samples)} samples")
 
 
@@ -363,12 +363,10 @@ async def finish(hub: Hub[R, W], new: W | LostClients) -> tuple[W, Lost]:
     if isinstance(new, LostClients):
         own = report(hub, new)
     else:
-        diverged = [hub.silo] if hub.clients.diverged(new) else []
-        own = Message(diverged=frozenset(diverged), away=hub.clients.away())
+        own = Message(diverged=frozenset([hub.silo] * hub.clients.diverged(new)), away=hub.clients.away())
     await hub.peers.send(Topic("end"), dict.fromkeys(hub.others, own))
     messages = {**await hub.peers.receive(Topic("end"), hub.others), hub.silo: own}
-    state = agree(hub, new, messages)
-    return state, NOTHING.union(*(message.away for message in messages.values()))
+    return agree(hub, new, messages), NOTHING.union(*(message.away for message in messages.values()))
 
 
 def report(hub: Hub[R, W], trouble: LostClients | LostSamples | Diverged) -> Message[R]:

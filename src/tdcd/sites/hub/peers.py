@@ -16,25 +16,12 @@ from typing import Any, TypeVar
 from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
+from tdcd.sites.hub.inbox import KINDS, Inbox
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
-from tdcd.sites.messages.types import (
-    AllIDs,
-    Call,
-    CommonPlaces,
-    Concluded,
-    Digests,
-    End,
-    Evaluated,
-    HandedOver,
-    MaskedPoints,
-    SiloEmbeddings,
-    SiloGradients,
-    SiloScores,
-    Waiting,
-)
+from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError
 
@@ -43,23 +30,12 @@ T = TypeVar("T")
 ROUND = frozenset(map(kind_of, (SiloEmbeddings, SiloGradients)))
 """Kinds of messages that carry a round's numbers."""
 EVALUATION = frozenset({kind_of(SiloScores)})
-_ROUNDS = (SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
-_ALIGNMENT = (AllIDs, MaskedPoints, CommonPlaces, HandedOver, Digests)
-KINDS = frozenset(map(kind_of, (Call, *_ROUNDS, *_ALIGNMENT)))
-"""Kinds of messages that hubs bring each other."""
-WAITING = 64
-"""Messages of one hub that may wait here."""
 MEETINGS = 1_000_000
 """No hub has been to so many meetings more than another: one that says so makes it up."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
-
-
-def _key(kind: str, stamp: Stamp, silo: str) -> tuple[str, Stamp, str]:
-    """Return what a message is waited for by; its epoch is the present one."""
-    return kind, stamp._replace(job="", epoch=0), silo
 
 
 @dataclass
@@ -112,7 +88,7 @@ class Peers:
     """Who has come to the meeting, at the chair."""
     _meeting: _Meeting | None = None
     """The last one, at the chair."""
-    _inbox: dict[tuple[str, Stamp, str], Message] = field(default_factory=dict)
+    _inbox: Inbox = field(default_factory=Inbox)
     _calls: set[tuple[str, int]] = field(default_factory=set)
     """Calls of the chair that were heard: its incarnation, and the epoch that they end."""
     _called: int = -1
@@ -193,24 +169,9 @@ class Peers:
                 await self._caught_up(stamp.epoch)
                 if stamp.epoch < self.epoch or stamp.round < self.now:
                     return f"it is of round {stamp.round} of epoch {stamp.epoch}, which is over"
-                self._keep(_key(message.kind, stamp, silo), message)
+                self._inbox.keep(silo, message, self.most)
             self._news.notify_all()
         return ""
-
-    def _keep(self, key: tuple[str, Stamp, str], message: Message) -> None:
-        """Keep a message until it is waited for, within the bytes and the number that one hub may have here.
-
-        Raises:
-            RefusedError: it is more than that.
-        """
-        held = [other for (_, _, silo), other in self._inbox.items() if silo == key[2]]
-        if key not in self._inbox and (
-            len(held) >= WAITING or sum(other.nbytes for other in held) + message.nbytes > 2 * self.most
-        ):
-            raise RefusedError(
-                f"{len(held)} messages of silo '{key[2]}' wait here already: it is far ahead, or makes it up"
-            )
-        self._inbox.setdefault(key, message)
 
     async def _caught_up(self, epoch: int) -> None:
         """Wait for an epoch: another hub may have heard sooner than this one that it has begun."""
@@ -252,7 +213,7 @@ class Peers:
         opening = await (self._chaired(hello) if self.chair == self.silo else self._attended(hello))
         async with self._news:
             self.epoch, self.now = opening.epoch, 0
-            self._inbox.clear()
+            self._inbox = Inbox()
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
         everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
@@ -305,8 +266,7 @@ class Peers:
     def advance(self, number: int) -> None:
         """Begin a round: what belongs to earlier ones is of no use any more."""
         self.now = number
-        for key in [key for key in self._inbox if key[1].round < number]:
-            del self._inbox[key]
+        self._inbox.forget_before(number)
 
     async def exchange(self, message: T, stamp: Stamp = Stamp()) -> dict[str, T]:  # noqa: B008 - frozen
         """Send every other hub a message, and receive one of the same type and moment from each.
@@ -333,10 +293,11 @@ class Peers:
         Raises:
             RefusedError: it is malformed.
         """
-        key = _key(kind_of(kind), stamp, silo)
-        await self._until(lambda: key in self._inbox, now() + self.deadline, lambda: [silo], rewindable=True)
+        name = kind_of(kind)
+        end = now() + self.deadline
+        await self._until(lambda: self._inbox.has(name, stamp, silo), end, lambda: [silo], rewindable=True)
         try:
-            return unpack(self._inbox.pop(key), kind)
+            return unpack(self._inbox.take(name, stamp, silo), kind)
         except RefusedError as error:
             raise RefusedError(f"the hub of silo '{silo}' sends {error}") from error
 
