@@ -37,7 +37,7 @@ class Connection:
 
 
 class Relay:
-    """Listens on a port of this machine and passes on what comes to another address, unless it is told to do harm."""
+    """Listens on a port of this machine and passes on what comes to another address, or does harm to it."""
 
     def __init__(self, target: str, generator: random.Random) -> None:
         host, _, port = target.rpartition(":")

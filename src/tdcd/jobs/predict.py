@@ -25,8 +25,9 @@ from tdcd.jobs.load import load_job
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.jobs.tables import overlap
 from tdcd.models import build
+from tdcd.runs.digests import check_files
 from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
-from tdcd.runs.reader import check_outcome, read_history, read_outcome
+from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import FederationRecord, read_record
 from tdcd.runs.store import load_blocks
 from tdcd.training.result import Result
@@ -157,7 +158,7 @@ def load_run(path: Path | str) -> Run:
             f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
             f"weights of silo {join_names(federation.peers)} too, which are at their own hubs"
         )
-    check_outcome(path, outcome)
+    check_files(path, outcome.files)
     settings = job.training
     networks = {
         silo: Network(build(job.model_of(silo), silo, shape, federation.embedding, settings.seed), settings.dtype)

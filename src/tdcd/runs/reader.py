@@ -11,7 +11,7 @@ import safetensors
 
 from tdcd.core.script import Sharing
 from tdcd.errors import DamagedError, RunError
-from tdcd.runs.digests import check_content, check_files
+from tdcd.runs.digests import check_content
 from tdcd.runs.layout import ENVIRONMENT, FEDERATED, FEDERATION, HISTORY, RESULT, ROSTERS, SWEEP, variant_directory
 from tdcd.runs.records import (
     Evaluation,
@@ -110,15 +110,6 @@ def read_outcome(path: Path) -> Outcome | None:
         RunError: the file is damaged.
     """
     return read_record(path / RESULT, Outcome) if (path / RESULT).exists() else None
-
-
-def check_outcome(path: Path, outcome: Outcome) -> None:
-    """Check that the files that a run's predictions rest on are those that it ended with.
-
-    Raises:
-        RunError: one is missing, or is not what was written.
-    """
-    check_files(path, outcome.files)
 
 
 def read_sessions(path: Path) -> list[Session]:

@@ -36,9 +36,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def has_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Tell whether a job is another with more rounds, which change nothing of the rounds before them."""
-    before, after = dict(flat(old)), dict(flat(new))
-    rounds = [int(job.pop("training.rounds", 0)) for job in (before, after)]
-    return before == after and rounds[0] < rounds[1] and after.get("training.schedule.kind") in ("constant", "step")
+    rounds = [int(dict(flat(job)).get("training.rounds", 0)) for job in (old, new)]
+    return without_rounds(old) == without_rounds(new) and rounds[0] < rounds[1]
 
 
 def without_rounds(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tdcd.jobs.schema import Job, TableJob
 from tdcd.models.imported import Imported
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
-from tdcd.sites.site_file import ClientSite, HubSite, check_loopback
+from tdcd.sites.site_file import ClientSite, HubSite, Site, check_loopback
 
 
 def read_set(job: Job) -> JobData | None:
@@ -52,7 +52,7 @@ def check_labels(job: Job) -> None:
         )
 
 
-def allow_imports(job: Job, silo: str, site: HubSite | ClientSite) -> None:
+def allow_imports(job: Job, silo: str, site: Site) -> None:
     """Check that a site has allowed the code that the job names as its model, and let it be found.
 
     Raises:

@@ -41,7 +41,16 @@ class HubTLS(ClientTLS):
     """The certificates of the other silos' CAs, by silo."""
 
 
-class HubSite(Strict):
+class Site(Strict):
+    """What the file of any site may say."""
+
+    imports: list[str] = []
+    """Python modules that the job's models may be imported from: others' jobs run no other code here."""
+    import_from: list[str] = []
+    """Folders where these modules are, where they are not installed."""
+
+
+class HubSite(Site):
     """The file of a hub's site."""
 
     listen: Address = "0.0.0.0:7100"
@@ -56,13 +65,9 @@ class HubSite(Strict):
     """For a published data set: where its files are."""
     metrics: Address | None = None
     """Where Prometheus may ask for figures; default: nowhere."""
-    imports: list[str] = []
-    """Python modules that the job's models may be imported from: others' jobs run no other code here."""
-    import_from: list[str] = []
-    """Folders where these modules are, where they are not installed."""
 
 
-class ClientSite(Strict):
+class ClientSite(Site):
     """The file of a client's site."""
 
     hub: Address = "127.0.0.1:7100"
@@ -77,10 +82,6 @@ class ClientSite(Strict):
     """Threads; default: one for each core."""
     device: Annotated[str, Field(min_length=1)] = "cpu"
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
-    imports: list[str] = []
-    """Python modules that the job's models may be imported from: others' jobs run no other code here."""
-    import_from: list[str] = []
-    """Folders where these modules are, where they are not installed."""
 
 
 def read_site(path: Path, kind: type[S]) -> S:
@@ -126,16 +127,20 @@ def check_loopback(address: str) -> None:
 
 def _resolve(table: dict[str, Any], beside: Path) -> None:
     """Make paths absolute."""
+
+    def absolute(path: str) -> str:
+        return str((beside / Path(path).expanduser()).resolve())
+
     tls = table.get("tls")
     for where, keys in ((table, ("run", "data")), (tls, ("ca", "certificate", "key"))):
         if isinstance(where, dict):
             for key in keys:
                 if isinstance(where.get(key), str) and where[key]:
-                    where[key] = str((beside / Path(where[key]).expanduser()).resolve())
+                    where[key] = absolute(where[key])
     if isinstance(folders := table.get("import_from"), list):
-        table["import_from"] = [str((beside / Path(str(folder)).expanduser()).resolve()) for folder in folders]
+        table["import_from"] = [absolute(folder) if isinstance(folder, str) else folder for folder in folders]
     peers = tls.get("peers") if isinstance(tls, dict) else None
     if isinstance(peers, dict):
         for silo, file in peers.items():
             if isinstance(file, str):
-                peers[silo] = str((beside / Path(file).expanduser()).resolve())
+                peers[silo] = absolute(file)

@@ -11,6 +11,7 @@ A state outlives the stream: a client that reconnects to the same hub is ready a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +65,13 @@ class Ready:
     worker: Worker | None
     label_holder: LabelHolder | None
     """Its labels, where they are private."""
+
+    @cached_property
+    def most(self) -> int:
+        """Bytes that a request may have; asked for with every frame."""
+        rows = sum(len(numbers) for numbers in self.numbers.values())
+        weights = sum(tensor.nbytes for _, tensor in named_tensors(self.network.module)) if self.network else 0
+        return max(BEGINNING, 2 * weights + rows * (self.width * VECTORS + 64))
 
 
 @dataclass
@@ -129,13 +137,7 @@ class Session:
     @property
     def most(self) -> int:
         """Bytes that a request of the hub may have: weights and vectors of the own rows, and what begins a training."""
-        ready = self._ready
-        if ready is None:
-            return BEGINNING
-        rows = sum(len(numbers) for numbers in ready.numbers.values())
-        network = ready.network
-        weights = sum(tensor.nbytes for _, tensor in named_tensors(network.module)) if network else 0
-        return max(BEGINNING, 2 * weights + rows * (ready.width * VECTORS + 64))
+        return self._ready.most if self._ready else BEGINNING
 
     # Before the first round
 

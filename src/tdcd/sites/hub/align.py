@@ -128,8 +128,7 @@ async def _privately(
             points = await asyncio.to_thread(hashed, id_array(ids), cores())
         else:
             points = (await peers.receive(at(origin, place(origin) - 1), MaskedPoints, about(origin))).points.numpy()
-            check_set(origin, points, counts[origin])
-        masked = await asyncio.to_thread(member.masked, origin, points, advanced)
+        masked = await asyncio.to_thread(member.masked, origin, points, advanced, counts[origin])
         done_here = place(origin) == last
         to = peers.chair if done_here else at(origin, place(origin) + 1)
         if done_here and to == silo:

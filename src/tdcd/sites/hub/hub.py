@@ -211,7 +211,7 @@ class Brought:
     checkpoints: Mapping[int, str] = field(default_factory=dict)
     """The lineage of every round that it can go on after."""
     token: str = ""
-    """Drawn for this meeting: what follows is told apart from what came of others."""
+    """Drawn for this meeting: what follows has another lineage than what came of others."""
     label_only: bool = False
     width: int = 0
 

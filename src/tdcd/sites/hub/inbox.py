@@ -44,7 +44,7 @@ class Inbox:
         held = [other for (_, _, origin), other in self.messages.items() if origin == silo]
         size = sum(other.nbytes for other in held) + message.nbytes
         if key not in self.messages and (len(held) >= WAITING or size > 2 * most):
-            raise RefusedError(f"{len(held)} messages of silo '{silo}' wait here already, and nobody asked for more")
+            raise RefusedError(f"{len(held)} messages of silo '{silo}' wait here already; no more are expected")
         self.messages.setdefault(key, message)
 
     def has(self, kind: str, stamp: Stamp, silo: str) -> bool:

@@ -84,13 +84,15 @@ class Member:
     _secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
     _orders: dict[str, Places] = field(default_factory=dict, repr=False)
 
-    def masked(self, origin: str, points: Points, progress: Progress = _no_progress) -> Points:
-        """Mask the points of a silo's set and shuffle them.
+    def masked(
+        self, origin: str, points: Points, progress: Progress = _no_progress, count: int | None = None
+    ) -> Points:
+        """Mask the points of a silo's set, so many if that is known, and shuffle them.
 
         Raises:
             DeploymentError: what came is no list of different points of the curve.
         """
-        check_set(origin, points)
+        check_set(origin, points, count)
         order = _shuffled(len(points))
         self._orders[origin] = order
 
