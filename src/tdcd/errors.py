@@ -11,7 +11,7 @@
         └── AbsentError hubs or clients that did not come in time
 
 A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
-needs the traceback. The command line prints it and exits with 2.
+needs the traceback. The command line prints it and exits with 2, or with 75 where it is enough to try again later.
 """
 
 import difflib
@@ -20,6 +20,9 @@ from collections.abc import Iterable
 
 class TdcdError(Exception):
     """A problem that the user can solve; its message says how."""
+
+    exit_code = 2
+    """What a command ends with."""
 
 
 class JobError(TdcdError):
@@ -51,7 +54,9 @@ class DeploymentError(TdcdError):
 
 
 class AbsentError(DeploymentError):
-    """Hubs or clients that are needed did not come in time."""
+    """Hubs or clients that are needed did not come in time: what was done is kept, and starting again goes on."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong here, try again later
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -80,4 +80,4 @@ def main() -> None:
     except TdcdError as error:
         for line in str(error).splitlines():
             print(f"tdcd: {line}" if not line.startswith(" ") else line, file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)

@@ -31,7 +31,7 @@ def log_style(log: str) -> "Style":
 
 @contextmanager
 def running(site: str, style: "Style", when_stopped: str) -> "Iterator[Logger]":
-    """Log what a site does; exit with 2 and a message if it fails, with 130 if it is stopped."""
+    """Log what a site does; exit with 130 if it is stopped, and as the error says if it fails."""
     from tdcd.sites.logs import logs
 
     for kind in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it with SIGINT ignored
@@ -44,5 +44,5 @@ def running(site: str, style: "Style", when_stopped: str) -> "Iterator[Logger]":
             sys.exit(130)
         except TdcdError as error:
             logger.error(str(error))
-            sys.exit(2)
+            sys.exit(error.exit_code)
         logger.info("the training is finished")

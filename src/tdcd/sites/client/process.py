@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tdcd.errors import DeploymentError, TdcdError
+from tdcd.errors import AbsentError, DeploymentError, TdcdError
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import now
 from tdcd.sites.messages.frames import PROTOCOL, Assembler, RefusedError, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
-from tdcd.sites.messages.types import Failed, Farewell, Join
+from tdcd.sites.messages.types import ABSENT, FINISHED, Failed, Farewell, Join
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import (
     FIRST_WAIT,
@@ -38,7 +38,8 @@ class ClientProcess:
         """Reply until the hub says that the training is finished; when the hub stops before, wait for it.
 
         Raises:
-            DeploymentError: the hub refuses this client, or cannot be reached.
+            DeploymentError: the hub refuses this client.
+            AbsentError: the hub cannot be reached, or has ended because others were away.
         """
         address = self.session.site.hub
         wait, alone, warned = FIRST_WAIT, now(), False
@@ -46,8 +47,11 @@ class ClientProcess:
             self._heard = False
             try:
                 async with self.hub.attend() as stream:
-                    if await self._talk(stream) == "finished":
+                    last = await self._talk(stream)
+                    if last and last.status == FINISHED:
                         return
+                    if last and last.status == ABSENT:
+                        raise AbsentError(f"the hub at {address} has ended: {last.why[:1000]}")
             except RefusalError as error:
                 raise DeploymentError(f"the hub at {address} refuses this client: {error}") from error
             except UnreachableError:
@@ -62,12 +66,12 @@ class ClientProcess:
                 self.log(f"waiting for the hub at {address}: {await self.hub.explain()}")
             if now() - alone > self.patience:
                 why = await self.hub.explain()
-                raise DeploymentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
+                raise AbsentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    async def _talk(self, stream: Stream) -> str:
-        """Reply to requests until the stream ends; return how the training ended, if the hub says it."""
+    async def _talk(self, stream: Stream) -> Farewell | None:
+        """Reply to requests until the stream ends; return the hub's last word, if it says one."""
         who = self.session.identity
         join = Join(PROTOCOL, VERSION, self.shared.text, who.silo, who.client or "")
         for piece in frames(pack(join)):
@@ -82,7 +86,7 @@ class ClientProcess:
             if request is None:
                 continue
             if request.kind == kind_of(Farewell):
-                return unpack(request, Farewell).status
+                return unpack(request, Farewell)
             try:
                 reply = self.session.reply(request)  # nothing else happens here: the transport keeps the line
             except TdcdError as error:
@@ -90,4 +94,4 @@ class ClientProcess:
                 reply = Failed(str(error))
             for piece in frames(pack(reply, request.stamp)):
                 await stream.send(piece)
-        return ""
+        return None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -10,6 +11,7 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.hub.link import GoneError, Link, Meters, ReceiveSlot, Take
 from tdcd.sites.messages.frames import RefusedError, Stamp
 from tdcd.sites.messages.packing import UnboundedError, pack
+from tdcd.sites.messages.types import FINISHED, Farewell
 from tdcd.sites.transport.base import Stream
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class Clients:
     log: Callable[[str], None]
     welcome: Welcome
     links: dict[str, Link] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    """Who has heard that the training is finished."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Rounds that each client was left out of, though it holds rows of their mini-batches."""
     meters: Meters = field(default_factory=Meters)
@@ -92,7 +96,7 @@ class Clients:
             if self.links.get(name) is link:
                 del self.links[name]
                 self.log(f"client '{name}' disconnected")
-            await self._tell()
+            await self._announce()
 
     async def _welcomed(self, link: Link) -> None:
         try:
@@ -100,9 +104,9 @@ class Clients:
         except GoneError:
             return
         link.ready = True
-        await self._tell()
+        await self._announce()
 
-    async def _tell(self) -> None:
+    async def _announce(self) -> None:
         async with self._news:
             self._news.notify_all()
 
@@ -136,6 +140,29 @@ class Clients:
                     await asyncio.wait_for(self._news.wait(), min(left, 0.5))
                 except TimeoutError:
                     continue
+
+    async def tell(self, farewell: Farewell) -> None:
+        """Tell the clients that are there how the training ended; and those that come soon, if it is finished."""
+        await asyncio.gather(*(self._tell_one(link, farewell) for link in list(self.links.values())))
+        if farewell.status != FINISHED or not (away := set(self.names) - self.told):
+            return
+        self.log(f"waiting {self.deadline:g} seconds to tell {join_names(sorted(away))} that the training is finished")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.deadline), self._news:
+                await self._news.wait_for(lambda: self.told.issuperset(self.names))
+
+    async def tell_late(self, link: Link, farewell: Farewell) -> None:
+        """Tell a client that comes when all is over."""
+        await self._tell_one(link, farewell)
+        await self._announce()
+
+    async def _tell_one(self, link: Link, farewell: Farewell) -> None:
+        try:
+            await asyncio.wait_for(link.say(farewell), 2.0)
+        except (GoneError, TimeoutError) as error:
+            self.log(f"client '{link.name}' could not be told how the training ended: {error}")
+        else:
+            self.told.add(link.name)
 
     async def all_or(self, count: int, seconds: float) -> None:
         """Wait for all clients as long as a stage may take; then so many are enough."""

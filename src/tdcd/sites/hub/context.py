@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tdcd.errors import DeploymentError
+from tdcd.errors import AbsentError
 from tdcd.jobs.schema import Job
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.clients import Clients
@@ -62,7 +62,7 @@ class News:
         """Wait until all clients have done something.
 
         Raises:
-            DeploymentError: they have not come in time.
+            AbsentError: they have not come in time.
         """
         seconds, clients = context.job.deployment.hub_deadline, context.clients
         try:
@@ -70,7 +70,7 @@ class News:
                 await self.wait(done)
         except TimeoutError as error:
             absent = sorted(set(clients.names) - set(clients.links))
-            raise DeploymentError(
+            raise AbsentError(
                 f"silo '{context.silo}': after {seconds:g} seconds not all clients did {what}; not connected: "
                 f"{', '.join(absent) or 'none; some did not reply'}. All of them are needed to begin"
             ) from error

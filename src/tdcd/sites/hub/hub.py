@@ -25,7 +25,7 @@ from tdcd.sites.hub.rounds import Rounds
 from tdcd.sites.hub.setup import HubSetup, Prepared
 from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.types import Concluded, Farewell
+from tdcd.sites.messages.types import ABSENT, Concluded, Farewell
 from tdcd.sites.shared_job import VERSION
 
 ALONE = (
@@ -44,6 +44,8 @@ class Hub:
     """Those of the present epoch."""
     _version: int = 0
     """Names the weights that the silo has now."""
+    _last_word: Farewell | None = None
+    """What a client hears that comes when all is over."""
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -56,7 +58,10 @@ class Hub:
 
     async def welcome(self, link: Link) -> None:
         """Bring a client that has come to where it can take part."""
-        await self.setup.welcome(link)
+        if self._last_word:
+            await self.context.clients.tell_late(link, self._last_word)
+        else:
+            await self.setup.welcome(link)
 
     async def agree(self, checkpoints: Mapping[int, str]) -> tuple[int, str]:
         """Meet the other hubs, and find the newest round that all can go on after. See Engine."""
@@ -148,19 +153,18 @@ class Hub:
             )
         return True
 
-    async def farewell(self, status: str) -> None:
-        """Tell the clients that it is over."""
+    async def farewell(self, status: str, why: str = "") -> None:
+        """Tell the clients that it is over; the other hubs, too, if it is because somebody was away for too long."""
         context = self.context
         context.progress.stage = status
+        self._last_word = Farewell(status, why)
+        if status == ABSENT:
+            await context.peers.leave(why)
         for name, count in sorted(context.clients.left_out.items()):
             context.log(
                 f"client '{name}' was left out of {count:,} rounds: its samples were lost, here or in another silo"
             )
-        for link in list(context.clients.links.values()):
-            try:
-                await asyncio.wait_for(link.say(Farewell(status)), 2.0)
-            except Exception as error:
-                context.log(f"client '{link.name}' could not be told that training has ended: {error}")
+        await context.clients.tell(self._last_word)
 
     async def snapshot(self) -> HubStatus:
         """Tell how the hub is doing, from another thread."""

@@ -13,6 +13,7 @@ from tdcd.sites.messages.types import (
     End,
     Evaluated,
     HandedOver,
+    Leave,
     MaskedPoints,
     SiloEmbeddings,
     SiloGradients,
@@ -22,7 +23,7 @@ from tdcd.sites.messages.types import (
 
 _ROUNDS = (SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
 _ALIGNMENT = (AllIDs, MaskedPoints, CommonPlaces, HandedOver, Digests)
-KINDS = frozenset(map(kind_of, (Call, *_ROUNDS, *_ALIGNMENT)))
+KINDS = frozenset(map(kind_of, (Call, Leave, *_ROUNDS, *_ALIGNMENT)))
 """Kinds of messages that hubs bring each other."""
 WAITING = 64
 """Messages of one hub that may wait here."""

@@ -8,7 +8,7 @@ from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.holdout import Part
-from tdcd.errors import TdcdError
+from tdcd.errors import AbsentError, TdcdError
 from tdcd.jobs.schema import Job
 from tdcd.malloc import give_back_memory
 from tdcd.runs.layout import FEDERATED, holds_run
@@ -24,6 +24,7 @@ from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import HubStatus
+from tdcd.sites.messages.types import ABSENT, FINISHED, STOPPED
 from tdcd.sites.participants import (
     allow_imports,
     at_site,
@@ -124,22 +125,24 @@ def run_hub(
 
         hub, server = run(start())
         log(f"the hub of silo '{silo}' answers on {site.listen}, on {connections:,} connections at most")
-        status = "stopped"
+        status, why = STOPPED, ""
         try:
             watch(lambda: run(hub.snapshot()))
             if _finished(job, directory):
                 log(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
-                status = "finished"
+                status = FINISHED
                 return
             run(hub.setup.prepare(data))
             del data
             _train(job, hub, HubEngine(hub, run), directory, observer or Observer())
-            status = "finished"
+            status = FINISHED
         except TdcdError as error:
             hub.context.progress.last_error = str(error)
+            if isinstance(error, AbsentError):
+                status, why = ABSENT, str(error)
             raise
         finally:
-            run(hub.farewell(status))
+            run(hub.farewell(status, why))
             run(server.stop())
 
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
-from tdcd.sites.messages.types import Call, SiloEmbeddings, SiloGradients, SiloScores
+from tdcd.sites.messages.types import Call, Leave, SiloEmbeddings, SiloGradients, SiloScores
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError
 
@@ -34,6 +35,8 @@ MEETINGS = 1_000_000
 """No hub has been to so many meetings more than another: one that says so makes it up."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
+FAREWELL = 2.0
+"""Seconds to tell another hub that this one ends."""
 SLOWEST = 1e6
 """Bytes a second: a line slower than this counts as cut."""
 
@@ -96,6 +99,8 @@ class Peers:
     _working: bool = False
     """Whether an epoch's work is under way."""
     _rewound: bool = False
+    _left: dict[str, str] = field(default_factory=dict)
+    """Hubs that have ended because others were away, and what they said; until they come again."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -122,6 +127,7 @@ class Peers:
             came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
             if not came:
                 self._present[hello.silo] = hello
+                self._left.pop(hello.silo, None)
                 again = last and last.incarnations.get(hello.silo) != hello.incarnation
                 if again and self._working and not self._rewound:
                     self.log(f"the hub of silo '{hello.silo}' was started again; all hubs meet")
@@ -165,6 +171,9 @@ class Peers:
             stamp = message.stamp
             if message.kind == kind_of(Call):
                 self._hear(silo, unpack(message, Call), stamp)
+            elif message.kind == kind_of(Leave):
+                if stamp.epoch == self.epoch:  # it may have been started again since
+                    self._left[silo] = unpack(message, Leave).why[:1000]
             else:
                 await self._caught_up(stamp.epoch)
                 if stamp.epoch < self.epoch or stamp.round < self.now:
@@ -214,6 +223,7 @@ class Peers:
         async with self._news:
             self.epoch, self.now = opening.epoch, 0
             self._inbox = Inbox()
+            self._left.clear()
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
         everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
@@ -259,7 +269,7 @@ class Peers:
         end = now() + self.deadline
 
         async def call() -> Opening:
-            return await peer.hub.meet(hello, max(1.0, end - now()))
+            return await self._unless_left(peer.hub.meet(hello, max(1.0, end - now())))
 
         return await self._trying(peer, call, end)
 
@@ -267,6 +277,16 @@ class Peers:
         """Begin a round: what belongs to earlier ones is of no use any more."""
         self.now = number
         self._inbox.forget_before(number)
+
+    async def leave(self, why: str) -> None:
+        """Tell the other hubs that this one ends: nobody need wait for it, and all learn who was away."""
+        packed = pack(Leave(why), Stamp(self.job.fingerprint, self.epoch))
+
+        async def tell(peer: Peer) -> None:
+            with suppress(UnreachableError, RefusalError):
+                await peer.hub.deliver(self.silo, _in_pieces(packed), FAREWELL)
+
+        await asyncio.gather(*(tell(peer) for peer in self.peers.values()))
 
     async def exchange(self, message: T, stamp: Stamp = Stamp()) -> dict[str, T]:  # noqa: B008 - frozen
         """Send every other hub a message, and receive one of the same type and moment from each.
@@ -308,23 +328,20 @@ class Peers:
         async with self._news:
             try:
                 async with asyncio.timeout(end - now()):
-                    await self._news.wait_for(lambda: done() or (rewindable and self._rewound))
+                    await self._news.wait_for(lambda: done() or (rewindable and self._rewound) or bool(self._left))
             except TimeoutError as error:
                 raise self._lost(missing(), "it sent nothing") from error
             if rewindable and self._rewound:
                 raise RewoundError
+            if not done():
+                raise self._deserted()
 
     async def _push(self, peer: Peer, message: Message, end: float, *, rewindable: bool = False) -> None:
         """Bring a message to a hub, however often it takes."""
 
         async def call() -> None:
             meter = Meter()
-
-            async def pieces() -> AsyncIterator[Frame]:
-                for frame in frames(message, meter):
-                    yield frame
-
-            await peer.hub.deliver(self.silo, pieces(), LONGEST_WAIT + message.nbytes / SLOWEST)
+            await peer.hub.deliver(self.silo, _in_pieces(message, meter), LONGEST_WAIT + message.nbytes / SLOWEST)
             self.sent += message.nbytes
             if message.kind in ROUND:
                 self.meter.sent += meter.sent
@@ -351,22 +368,41 @@ class Peers:
                 peer.present = False
                 if now() + wait > end:
                     raise self._lost([peer.silo], await peer.hub.explain()) from error
-                if rewindable:
-                    await self._pause(wait)
-                else:
-                    await asyncio.sleep(wait)
+                await self._pause(wait, rewindable=rewindable)
                 wait = min(2 * wait, LONGEST_WAIT)
             else:
                 peer.present = True
                 return result
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float, *, rewindable: bool) -> None:
         async with self._news:
-            try:
-                await asyncio.wait_for(self._news.wait_for(lambda: self._rewound), seconds)
-            except TimeoutError:
-                return
-        raise RewoundError
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait_for(lambda: (rewindable and self._rewound) or bool(self._left))
+        if rewindable and self._rewound:
+            raise RewoundError
+        if self._left:
+            raise self._deserted()
+
+    async def _unless_left(self, call: Awaitable[T]) -> T:
+        """Wait for what a hub answers, unless one leaves meanwhile: then nobody may answer any more."""
+        answer, left = asyncio.ensure_future(call), asyncio.ensure_future(self._someone_leaves())
+        try:
+            await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise self._deserted()
+            return await answer
+        finally:
+            answer.cancel()
+            left.cancel()
+
+    async def _someone_leaves(self) -> None:
+        async with self._news:
+            await self._news.wait_for(lambda: bool(self._left))
+
+    def _deserted(self) -> AbsentError:
+        silo, why = min(self._left.items())
+        return AbsentError(f"the hub of silo '{silo}' has ended: {why}")
 
     def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
         hubs = join_names(f"'{silo}' ({self.peers[silo].address})" for silo in silos)
@@ -374,6 +410,11 @@ class Peers:
             f"timed out after {self.deadline:g} s waiting for the hub of silo {hubs}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )
+
+
+async def _in_pieces(message: Message, meter: Meter | None = None) -> AsyncIterator[Frame]:
+    for frame in frames(message, meter):
+        yield frame
 
 
 def _check_brought(text: str) -> None:

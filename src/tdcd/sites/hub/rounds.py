@@ -19,7 +19,7 @@ from tdcd.core.script import NOTHING, EmptyBatch, Hub, Lost, Plan, communication
 from tdcd.core.state import SiloState
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
-from tdcd.errors import DeploymentError
+from tdcd.errors import AbsentError
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.driver import SiteClients, SitePeers, samples_tensor
@@ -108,7 +108,7 @@ class Rounds:
         """Wait a while for clients, as all hubs do where nothing of a mini-batch is left; return who is away then.
 
         Raises:
-            DeploymentError: some hub has waited for too long.
+            AbsentError: some hub has waited for too long.
         """
         context = self.context
         if not pause.times:
@@ -118,7 +118,7 @@ class Rounds:
         away, late = self._away_in(stamp.round), pause.over
         replies = await context.peers.exchange(Waiting(late, samples_tensor(away)), stamp)
         if late or any(reply.late for reply in replies.values()):
-            raise DeploymentError(
+            raise AbsentError(
                 f"the clients that are there, in all silos, hold no sample of the mini-batch of round {stamp.round} in "
                 "common, so that there is nothing to train on. What was done is kept: start the hubs again when more "
                 "clients are back"

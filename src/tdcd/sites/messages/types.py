@@ -33,11 +33,18 @@ class Failed:
     why: str
 
 
+FINISHED, STOPPED, ABSENT = "finished", "stopped", "absent"
+"""How a hub ends: with the training; to be started again soon; because others were away for too long."""
+
+
 @message("farewell")
 class Farewell:
     """The hub's last word."""
 
     status: str
+    """``FINISHED``, ``STOPPED`` or ``ABSENT``."""
+    why: str
+    """Who was away."""
 
 
 # A hub's requests before the first round, and their replies
@@ -243,6 +250,13 @@ class Call:
     """The chair calls all hubs to a meeting."""
 
     incarnation: str
+
+
+@message("leave")
+class Leave:
+    """A hub ends, because others were away for too long."""
+
+    why: str
 
 
 @message("silo embeddings")
