@@ -6,7 +6,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,14 @@ def test_checkpoints_of_a_future_that_did_not_happen_are_forgotten(tmp_path: Pat
     assert not a.checkpoints()
 
 
+async def both(*agreements: Coroutine[Any, Any, tuple[int, str]]) -> None:
+    """Wait for both hubs; each must fail."""
+    first, second = await asyncio.gather(*agreements, return_exceptions=True)
+    assert isinstance(second, DeploymentError)
+    assert isinstance(first, DeploymentError)
+    raise first
+
+
 def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) -> None:
     federation = Federation(job(), tmp_path)
 
@@ -94,12 +102,12 @@ def test_hubs_without_a_common_round_do_not_begin_anew_untold(tmp_path: Path) ->
         one, two = federation.hubs.values()
         lost = r"silo 'silo-1' has (10|10, 20); silo 'silo-2' has none\): did the hub of silo silo-2 lose its run"
         with pytest.raises(DeploymentError, match=lost):
-            await asyncio.gather(one.agree({0: "run", 10: "run"}), two.agree({}))
+            await both(one.agree({0: "run", 10: "run"}), two.agree({}))
         with pytest.raises(DeploymentError, match=lost):
-            await asyncio.gather(one.agree({0: "run", 10: "run", 20: "run"}), two.agree({0: "run"}))
+            await both(one.agree({0: "run", 10: "run", 20: "run"}), two.agree({0: "run"}))
         old = r"silo 'silo-1' has 10, 20; silo 'silo-2' has 10\): .* put back from an old backup\?"
         with pytest.raises(DeploymentError, match=old):
-            await asyncio.gather(one.agree({0: "run", 10: "new", 20: "new"}), two.agree({0: "other", 10: "old"}))
+            await both(one.agree({0: "run", 10: "new", 20: "new"}), two.agree({0: "other", 10: "old"}))
         for mine, theirs, start in (
             ({0: "run", 10: "a"}, {0: "run"}, 0),  # the other may have been stopped just before its first checkpoint
             ({0: "run", 10: "a", 20: "b"}, {0: "run", 20: "b"}, 20),

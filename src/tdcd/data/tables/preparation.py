@@ -72,6 +72,11 @@ class Number(Strict):
         """Whether it held the same in all training rows, and is left out."""
         return self.deviation == 0
 
+    @property
+    def valid(self) -> bool:
+        """Whether one can compute with it."""
+        return isfinite(self.mean) and isfinite(self.rest) and isfinite(self.deviation)
+
     def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
         """Write the numbers of some rows into columns of zeros (rows, outputs); return unknown values: none."""
         numbers = numbers_of(batch, self.name)
@@ -122,6 +127,11 @@ class Category(Strict):
     def constant(self) -> bool:
         """Whether it is left out: never."""
         return False
+
+    @property
+    def valid(self) -> bool:
+        """Whether no category comes twice."""
+        return len(set(self.values)) == len(self.values)
 
     def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
         """Write the numbers of some rows into columns of zeros (rows, outputs); return categories without a column."""

@@ -58,8 +58,8 @@ class LabelHolder:
             labels = self.labels[words[word]]
             there = fits(present, (len(labels),), torch.uint8, f"{word} rows").bool()
             shape = (int(there.sum()), self.width)
-            fits(z, shape, self.settings.dtype, f"{word} scores")
-            fits(ranked, shape, torch.float64, f"{word} ranks")
+            check_numbers(z, shape, self.settings.dtype, f"{word} scores")
+            check_numbers(ranked, shape, torch.float64, f"{word} ranks")
             if len(z):
                 record[word] = dict(tally(self.settings.objective, z, labels[there], ranked))
         return Tallies(record)

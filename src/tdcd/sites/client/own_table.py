@@ -1,31 +1,44 @@
 """A client's own table: its IDs, its survey, its rows and labels, as its hub asks for them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import encode_labels_alone
-from tdcd.data.tables.alignment import Alignment, Keys, PlacedKeys, as_kind, digest, gather_facts, id_array
+from tdcd.data.tables.alignment import (
+    NUMBERS,
+    TEXTS,
+    Alignment,
+    Keys,
+    PlacedKeys,
+    as_kind,
+    digest,
+    gather_facts,
+    id_array,
+    kind_of,
+)
 from tdcd.data.tables.client import ClientTable, encode_rows
-from tdcd.data.tables.preparation import Preparation
+from tdcd.data.tables.preparation import MOST_INPUTS, Preparation
 from tdcd.data.tables.reader import Table
 from tdcd.data.tables.survey import SurveyReport
 from tdcd.errors import DataError
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import silo_features
+from tdcd.sites.client.beginning import check_places
 from tdcd.sites.messages.frames import RefusedError
 from tdcd.sites.messages.packing import fits, known
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite
+from tdcd.strict import problems
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,12 @@ class Placed:
     """Where each row of its table stands among its common IDs, or −1."""
     parts: Array
     """What these IDs are for."""
+
+    @property
+    def counts(self) -> dict[Part, int]:
+        """How many rows are of each part."""
+        own = self.parts[self.places[self.places >= 0]]
+        return {part: int((own == part).sum()) for part in Part}
 
 
 class OwnTable:
@@ -121,23 +140,41 @@ class OwnTable:
         survey = keyed.table.survey(columns, placed.places, placed.parts)
         return SurveyReply(TypeAdapter(SurveyReport).dump_json(survey.report))
 
-    def place(self, kind: str, common: Tensor, parts: Tensor) -> Placed:
+    def place(self, kind: str, common: Tensor, parts: Tensor | None) -> Placed:
         """Learn which rows have common IDs, and what they are for."""
         keys = known(self._keyed, "a request for IDs").keys
         mask = fits(common, (len(keys.ids),), torch.uint8, "which rows have common IDs").numpy().astype(bool)
-        fits(parts, (int(mask.sum()),), torch.int8, "parts of the common IDs")
+        checked = fits(parts, (int(mask.sum()),), torch.int8, "parts of the common IDs")
+        check_places(checked)
+        if kind not in (NUMBERS, TEXTS) or (kind == NUMBERS and kind_of(keys.ids) == TEXTS):
+            raise RefusedError(f"IDs of the kind '{kind[:20]}', where those here are of the kind '{kind_of(keys.ids)}'")
         ids = as_kind(keys.ids, kind)
         places = Alignment(ids.filter(pl.Series(mask)).sort(), {}, {}).places(ids)
-        self._placed = Placed(places, parts.numpy())
+        self._placed = Placed(places, checked.numpy())
         return self._placed
 
     def encode(self, preparation: bytes) -> dict[Part, Tensor]:
         """Return the rows of every part, as the network takes them."""
         keyed, placed = known(self._keyed, "a request for IDs"), known(self._placed, "which IDs are common")
         self._log("encoding the rows")
-        made = Preparation.model_validate_json(preparation)
+        made = self._read_preparation(preparation, silo_features(self._job, self._identity.silo, [keyed.table.table]))
         rows = encode_rows([keyed.table], made, {self._identity.client or "": placed.places}, placed.parts)
         return {part: torch.from_numpy(numbers) for part, numbers in rows.items()}
+
+    def _read_preparation(self, text: bytes, features: Sequence[str]) -> Preparation:
+        """Read how columns become numbers: only those that this client's own copy of the job names as features."""
+        try:
+            made = Preparation.model_validate_json(text)
+        except ValidationError as error:
+            raise RefusedError(f"a malformed preparation: {next(problems(error))}"[:300]) from error
+        names = [column.name for column in made.columns]
+        if strange := sorted({*names} - {*features}):
+            raise RefusedError(f"the hub asks for column '{strange[0][:80]}', which is no feature of the job")
+        if len(set(names)) < len(names) or not all(column.valid for column in made.columns):
+            raise RefusedError("a preparation with a column twice, or with numbers that cannot be computed with")
+        if len(made.outputs) > MOST_INPUTS * max(1, len(features)):
+            raise RefusedError(f"a preparation of {len(made.outputs):,} inputs")
+        return made
 
     def labels(self, parts: Mapping[Part, Array]) -> dict[Part, Tensor]:
         """Look up the labels of its own rows; nobody else hears of them."""

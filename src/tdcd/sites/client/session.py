@@ -31,13 +31,14 @@ from tdcd.data.holdout import Part
 from tdcd.errors import DataError, TdcdError
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
+from tdcd.sites.client.beginning import check_sizes, check_together, sample_numbers, shared_labels
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.messages import types
 from tdcd.sites.messages.frames import Message, RefusedError
-from tdcd.sites.messages.packing import check_numbers, known, named, samples_in, unpack
+from tdcd.sites.messages.packing import check_numbers, check_weight, known, named, samples_in, unpack
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite
-from tdcd.training.setup import build_network, device_of
+from tdcd.training.setup import build_network, device_of, width_of
 
 if TYPE_CHECKING:
     from tdcd.sites.client.own_table import OwnTable
@@ -203,15 +204,17 @@ class Session:
         """Prepare the rows and build the network."""
         settings, silo = self.job.training, self.identity.silo
         device = device_of(self.site.device)
-        words = {part.word: part for part in Part}
-        numbers = {words[word]: n.numpy() for word, n in zip(request.parts, request.numbers, strict=True)}
+        check_sizes(request)
         self._abandon()
         self._ready, self._weights = None, None
         data = None
         if self._table:
-            self._table.place(request.kind, known(request.common, "common IDs"), known(request.places, "their parts"))
+            counts = self._table.place(request.kind, known(request.common, "common IDs"), request.places).counts
+            numbers = sample_numbers(request, None)
+            check_together(numbers, counts)
         else:
             data = self._read_set()
+            numbers = sample_numbers(request, {part: len(samples.labels) for part, samples in data.parts.items()})
         holder = self._hold_labels(request.width, numbers, data) if self._holds_labels else None
         if request.shape is None:
             self._ready = Ready(request.setup, numbers, {}, request.population, request.width, None, None, holder)
@@ -223,9 +226,11 @@ class Session:
         if shape != request.shape:
             raise DataError(f"{self.identity}: its rows have the shape {shape}, the silo's {request.shape}")
         network = build_network(silo, self.job.model_of(silo), shape, request.outputs, settings, device)
+        if (width := width_of(silo, network, torch.zeros(2, *shape, dtype=settings.dtype))) != request.width:
+            raise RefusedError(f"the hub speaks of embeddings of width {request.width}, and the network makes {width}")
         worker = None
         if len(rows.get(Part.TRAIN, ())):
-            labels = self._training_labels(request.labels, holder, len(rows[Part.TRAIN]))
+            labels = self._training_labels(request, holder, len(rows[Part.TRAIN]))
             worker = self._worker(network, rows[Part.TRAIN], labels.to(device), request.width)
         self._ready = Ready(request.setup, numbers, rows, request.population, request.width, network, worker, holder)
         return types.Begun()
@@ -253,14 +258,14 @@ class Session:
         self.log(f"ready: {len(labels):,} training rows; {why}")
         return Worker(task, name, threads=self.site.workers or cores(), suspendable=suspendable, seeded=seeded)
 
-    def _training_labels(self, shared: Tensor | None, holder: LabelHolder | None, rows: int) -> Tensor:
+    def _training_labels(self, request: types.Begin, holder: LabelHolder | None, rows: int) -> Tensor:
         """Return the labels of its training rows; where another silo holds them, nothing that could be used."""
         if holder:
             return holder.labels[Part.TRAIN]
-        labels = torch.zeros(rows) if self._lacks_labels else known(shared, "labels")
-        if len(labels) != rows:
-            raise RefusedError(f"the hub sends {len(labels)} labels for {rows} training rows")
-        return labels
+        if self._lacks_labels:
+            return torch.zeros(rows)
+        settings = self.job.training
+        return shared_labels(request.labels, rows, request.width, settings.objective, settings.dtype)
 
     def _hold_labels(self, width: int, numbers: Mapping[Part, Array], data: JobData | None) -> LabelHolder:
         """Look up the labels of its own rows; nobody else hears of them."""
@@ -285,6 +290,8 @@ class Session:
     def _open(self, number: int, without: Tensor) -> None:
         """Find its rows of a round's mini-batch."""
         ready = known(self._ready, "the beginning")
+        if not 0 < number <= self.job.training.rounds:
+            raise RefusedError(f"there is no round {number} of {self.job.training.rounds}")
         batch = self.job.training.sample_batch(number, ready.population).numpy()
         if lost := samples_in(without, "samples that were lost"):
             batch = np.setdiff1d(batch, np.array(sorted(lost)), assume_unique=True)
@@ -382,6 +389,9 @@ class Session:
     def _take_weights(self, version: int, weights: tuple[Tensor, ...]) -> Block:
         network = known(known(self._ready, "the beginning").network, "a network")
         likes = dict(named_tensors(network.module))
-        block = {name: tensor.to(network.device) for name, tensor in named(likes, weights, "the hub's weights")}
+        block = {}
+        for name, tensor in named(likes, weights, "the hub's weights"):
+            check_weight(tensor, likes[name], f"the hub's weights '{name}'")
+            block[name] = tensor.to(network.device)
         self._weights = version, block
         return block

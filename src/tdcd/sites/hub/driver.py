@@ -21,7 +21,7 @@ from tdcd.sites.hub.clients import Clients, Request
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.packing import UnboundedError, check_numbers, fits, named, place_of, samples_in
+from tdcd.sites.messages.packing import UnboundedError, check_numbers, check_weight, named, place_of, samples_in
 from tdcd.sites.messages.types import (
     Descend,
     Embed,
@@ -155,16 +155,12 @@ class SiteClients:
             if place >= len(names):
                 raise RefusedError(f"more than {len(names)} tensors of weights")
             if client not in checked:
-                check_weight(client, names[place], tensor)
+                check_one(client, names[place], tensor)
             mean.add_tensor(names[place], tensor, counts[client])
 
-        def check_weight(client: str, name: str, tensor: Tensor) -> None:
-            like, what = block[name], f"weights '{name}'"
-            if not like.is_floating_point() or not like.isfinite().all():  # a constant, such as a mask of -inf
-                fits(tensor, tuple(like.shape), like.dtype, what)
-                return
-            check_numbers(tensor, tuple(like.shape), like.dtype, what)
-            if self._largest_update is not None:
+        def check_one(client: str, name: str, tensor: Tensor) -> None:
+            like = block[name]
+            if check_weight(tensor, like, f"weights '{name}'") and self._largest_update is not None:
                 moved[client] = hypot(moved[client], float((tensor - like).double().norm()))
                 if moved[client] > self._largest_update:
                     raise UnboundedError(
@@ -175,7 +171,7 @@ class SiteClients:
         def check(client: str, reply: Weights) -> None:
             for name, tensor in named(block, reply.weights, "weights"):
                 if not tensor.is_meta:  # those were checked as they came
-                    check_weight(client, name, tensor)
+                    check_one(client, name, tensor)
             checked.add(client)
 
         requests = {

@@ -253,6 +253,20 @@ def named(names: Mapping[str, Tensor], tensors: tuple[Tensor, ...], what: str) -
         yield name, fits(tensor, tuple(like.shape), like.dtype, f"{what}: '{name}'")
 
 
+def check_weight(tensor: Tensor, like: Tensor, what: str) -> bool:
+    """Check a tensor of a network against the one that it has; return whether it is one that trains.
+
+    Raises:
+        RefusedError: it has another shape or type.
+        UnboundedError: its numbers cannot be computed with.
+    """
+    if not like.is_floating_point() or not like.isfinite().all():  # a constant, such as a mask of -inf
+        fits(tensor, tuple(like.shape), like.dtype, what)
+        return False
+    check_numbers(tensor, tuple(like.shape), like.dtype, what)
+    return True
+
+
 def known(value: T | None, what: str) -> T:
     """Return what an earlier message of the hub has brought.
 
