@@ -93,11 +93,15 @@ class Federation:
 
     def add_client(self, who: Identity, *, again: bool = False) -> None:
         """Start a client; ``again`` with all that it knew, as after a cut line."""
+        if not again:
+            self.add_session(who)
+        self._tasks[who] = asyncio.ensure_future(self._client(who))
+
+    def add_session(self, who: Identity) -> None:
+        """Let a client know nothing any more."""
         files = self.job.silos[who.silo].clients if isinstance(self.job, TableJob) else None
         data = files[who.client or ""] if isinstance(files, dict) else None
-        if not again:
-            self.sessions[who] = Session(self.job, who, ClientSite(data=data, workers=1), lambda line: None)
-        self._tasks[who] = asyncio.ensure_future(self._client(who))
+        self.sessions[who] = Session(self.job, who, ClientSite(data=data, workers=1), lambda line: None)
 
     async def _client(self, who: Identity) -> None:
         with suppress(TdcdError):
@@ -122,7 +126,9 @@ class Federation:
                 reply = self.sessions[who].reply(request)
             except TdcdError as error:
                 reply = Failed(str(error))
-            for piece in frames(pack(self.alter(who, request, reply), request.stamp)):
+            altered = self.alter(who, request, reply)
+            packed = altered if isinstance(altered, Message) else pack(altered, request.stamp)
+            for piece in frames(packed):
                 await stream.send(piece)
 
     def add_everybody(self, but: Identity | None = None) -> None:
@@ -137,6 +143,10 @@ class Federation:
     async def start(self) -> None:
         """Start everybody, and bring them to the first round."""
         self.add_everybody()
+        await self.begin()
+
+    async def begin(self) -> None:
+        """Bring those that are started to the first round."""
 
         async def bring(hub: Hub) -> None:
             await hub.setup.prepare(read_set(self.job))

@@ -226,13 +226,24 @@ class Peers:
             self._left.clear()
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
-        everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
+        everybody = self._read_opening(opening)
         topics = {silo: text["topic"] for silo, text in everybody.items() if text["topic"] != topic}
         if topics:
             odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
             raise DeploymentError(
                 f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
             )
+        return everybody
+
+    def _read_opening(self, opening: Opening) -> dict[str, dict[str, Any]]:
+        """Read what everybody brought, as the chair tells it."""
+        try:
+            everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
+            valid = all(isinstance(brought["topic"], str) for brought in everybody.values())
+        except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
+            everybody, valid = {}, False
+        if not valid or set(everybody) != {self.silo, *self.peers}:
+            raise RefusedError(f"the hub of silo '{self.chair}' opens the meeting with something malformed")
         return everybody
 
     async def _chaired(self, hello: Hello) -> Opening:

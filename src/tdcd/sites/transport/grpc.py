@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tdcd.errors import DeploymentError, TdcdError
 from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
-from tdcd.sites.messages.frames import Frame, Header, TensorHeader
+from tdcd.sites.messages.frames import Frame, Header, RefusedError, TensorHeader
 from tdcd.sites.security.identity import Identity, host_name
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.transport.base import EarlyError, HubService, NotAllowedError, RefusalError, Stream, UnreachableError
@@ -88,6 +88,8 @@ class _Stream:
 
     async def receive(self) -> Frame | None:
         frame = await self.line.read()
+        if frame is None:  # gRPC could not parse it
+            raise RefusedError("bytes that are no frame")
         self.ended = frame is grpc.aio.EOF
         return None if self.ended else from_wire(frame)
 
@@ -334,7 +336,10 @@ class GrpcHub:
             self.renew()
         under_way = call(self._stub)
         try:
-            return await under_way
+            reply = await under_way
+            if reply is None:  # gRPC could not parse it
+                raise RefusalError("it answers with bytes that are no message")
+            return reply
         except grpc.aio.AioRpcError as error:  # the call knows better: an error may be of its last write only
             raise _error_of(await under_way.code(), await under_way.details()) from error
 
