@@ -39,9 +39,11 @@ class Connection:
 class Relay:
     """Listens on a port of this machine and passes on what comes to another address, or does harm to it."""
 
-    def __init__(self, target: str, generator: random.Random) -> None:
+    def __init__(self, target: str, generator: random.Random, rate: float | None = None) -> None:
         host, _, port = target.rpartition(":")
         self._target, self._random = (host, int(port)), generator
+        self._rate = rate
+        """Bytes a second that each connection carries either way, if there is a limit."""
         self.connections: set[Connection] = set()
         self.port = 0
 
@@ -67,8 +69,10 @@ class Relay:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
-            while data := await reader.read(1 << 16):
+            while data := await reader.read(1 << 16 if self._rate is None else 1 << 12):
                 await connection.held.wait()
+                if self._rate:
+                    await asyncio.sleep(len(data) / self._rate)
                 if connection.slow:
                     await asyncio.sleep(connection.slow)
                 writer.write(self._harmed(data, connection))
@@ -118,14 +122,14 @@ class Relay:
 class Lines:
     """Relays in front of every hub of a federation: one for its clients, one for the other hubs."""
 
-    def __init__(self, federation: LocalFederation, generator: random.Random) -> None:
+    def __init__(self, federation: LocalFederation, generator: random.Random, rate: float | None = None) -> None:
         """Start them, and put their addresses into the site files."""
         self._loop = asyncio.new_event_loop()
         Thread(target=self._loop.run_forever, daemon=True).start()
         hubs = {who.silo: site for who, site in federation.sites.items() if who.client is None}
         addresses = {silo: tomllib.loads(site.file.read_text())["listen"] for silo, site in hubs.items()}
-        self.clients = {silo: Relay(address, generator) for silo, address in addresses.items()}
-        self.peers = {silo: Relay(address, generator) for silo, address in addresses.items()}
+        self.clients = {silo: Relay(address, generator, rate) for silo, address in addresses.items()}
+        self.peers = {silo: Relay(address, generator, rate) for silo, address in addresses.items()}
         for relay in (*self.clients.values(), *self.peers.values()):
             self._run(relay.start)
         for who, site in federation.sites.items():

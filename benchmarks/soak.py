@@ -4,6 +4,7 @@
     python benchmarks/soak.py lines --count 500 --seed 3  # connections are cut, reset, half closed, held or slowed down
     python benchmarks/soak.py flips --count 1000          # bits are flipped and bytes swapped on their way
     python benchmarks/soak.py connects --count 100000     # bare connections to the hubs' ports
+    python benchmarks/soak.py slow --rate 64000           # every line carries so many bytes a second
     python benchmarks/soak.py kills --sharing exact       # labels stay in one silo
 
 Every hub and client is a process of its own, over mutual TLS. The schedule is drawn from the seed, which is printed.
@@ -43,6 +44,13 @@ SETTINGS = {
     "deployment.client_deadline": 5.0,
     "deployment.hub_deadline": 300,
 }
+SLOW = {
+    "data.clients": 1,
+    "model": {"kind": "mlp", "hidden": [2000, 250]},  # 2 MB of weights, which take half a minute at 64 kB/s
+    "training.rounds": 3,
+    "training.evaluate_every": 3,
+}
+"""Where lines are slow, one stage of a round takes longer than a client's deadline."""
 LINES: tuple[Harm, ...] = ("cut", "reset", "half-close", "black hole", "slow")
 FLIPS: tuple[Harm, ...] = ("flip", "swap")
 BURST = 50
@@ -130,7 +138,8 @@ def soak(federation: LocalFederation, job: Job, count: int, strike: Strike, each
 def main() -> None:
     """Run a soak; exit with 1 if it does not end as it should."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kills", "lines", "flips", "connects"))
+    parser.add_argument("what", choices=("kills", "lines", "flips", "connects", "slow"))
+    parser.add_argument("--rate", type=float, default=64_000)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -139,13 +148,17 @@ def main() -> None:
     print(f"seed {arguments.seed}")
     generator = random.Random(arguments.seed)  # noqa: S311
     labels = {"silo": "silo-2", "sharing": arguments.sharing, "tell_metrics": arguments.sharing != "shared"}
-    job = load_job("breast-cancer", SETTINGS | {"training.rounds": arguments.rounds, "labels": labels})
+    wanted = SETTINGS | {"training.rounds": arguments.rounds, "labels": labels}
+    job = load_job("breast-cancer", wanted | (SLOW if arguments.what == "slow" else {}))
     with tempfile.TemporaryDirectory() as folder:
         federation = LocalFederation.laid_out(job, Path(folder))
         each = 1
         strike: Strike = lambda: kill(federation, generator)  # noqa: E731
         if arguments.what == "connects":
             each, strike = BURST, lambda: connect(federation, generator)
+        elif arguments.what == "slow":
+            Lines(federation, generator, arguments.rate)
+            arguments.count = 0
         elif arguments.what != "kills":
             lines, harms = Lines(federation, generator), LINES if arguments.what == "lines" else FLIPS
             strike = lambda: harm_line(lines, harms, generator)  # noqa: E731

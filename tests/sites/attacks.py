@@ -346,11 +346,15 @@ def _one_peer(job: Job, folder: Path, hostile_silo: str, alter: Callable[[Messag
 
         honest = [silo for silo in federation.hubs if silo != hostile_silo]
         other = asyncio.ensure_future(part(hostile_silo))
-        try:
-            await asyncio.gather(*map(part, honest))
-        finally:
-            other.cancel()
-            await asyncio.gather(other, return_exceptions=True)
-            await federation.stop()
+        ends = await asyncio.gather(*map(part, honest), return_exceptions=True)
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        await federation.stop()
+        errors = [end for end in ends if isinstance(end, BaseException)]
+        for error in errors:
+            if not isinstance(error, TdcdError):
+                raise error
+        if errors:  # those that wait for a hub that waits name that one
+            raise TdcdError("; ".join(map(str, errors)))
 
     return _ends(go)

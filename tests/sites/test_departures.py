@@ -51,7 +51,7 @@ def end(federation: LocalFederation) -> None:
 @pytest.mark.parametrize("gone", ["silo-1", "silo-3"], ids=["the chair", "another"])
 def test_a_silo_that_is_gone_for_good(gone: str, tmp_path: Path) -> None:
     deadline = 5.0
-    more = {"training.rounds": 400, "deployment.hub_deadline": deadline, "deployment.client_deadline": 2.0}
+    more = {"training.rounds": 160, "deployment.hub_deadline": deadline, "deployment.client_deadline": 2.0}
     job = load_job("breast-cancer", SETTINGS | more)
     federation = LocalFederation.laid_out(job, tmp_path)
     federation.start(quiet=True)

@@ -4,10 +4,13 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from chaos import HARMS, Lines
 from tdcd.jobs.load import load_job
+from tdcd.jobs.run import run_job
 from tdcd.runs.reader import read_history
+from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation
 
 SETTINGS = {
@@ -46,3 +49,29 @@ def test_whatever_happens_to_a_line_no_process_ends(of: str, tmp_path: Path) -> 
         for process in federation.processes.values():
             process.kill()
             process.wait()
+
+
+def test_a_slow_line_costs_time_and_nobody(tmp_path: Path) -> None:
+    """Weights that take longer to travel than a client's deadline: as long as bytes come, it is waited for."""
+    slow = {
+        "data.clients": 1,
+        "model": {"kind": "mlp", "hidden": [1200, 150]},
+        "training.rounds": 1,
+        "training.evaluate_every": 1,
+        "deployment.client_deadline": 2.0,
+    }
+    job = load_job("breast-cancer", SETTINGS | slow)
+    federation = LocalFederation.laid_out(job, tmp_path)
+    Lines(federation, random.Random(5), rate=256_000)  # noqa: S311 - 0.8 MB of weights take 3 s
+    federation.start(quiet=True)
+    try:
+        assert federation.wait(lambda line: None, seconds=120) == 0
+    finally:
+        for process in federation.processes.values():
+            process.kill()
+            process.wait()
+    assert "left out" not in "\n".join(file.read_text() for file in tmp_path.rglob("*.log"))
+    blocks = run_job(job).federation.blocks
+    for silo, run in federation.runs.items():
+        for name, tensor in load_blocks(run)[silo].items():
+            torch.testing.assert_close(tensor, blocks[silo][name], rtol=0, atol=0)

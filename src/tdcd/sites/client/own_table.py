@@ -134,6 +134,8 @@ class OwnTable:
         """Report what the columns hold in training rows: sums and counts, no values."""
         keyed, columns = known(self._keyed, "a request for IDs"), list(request.columns)
         placed = self.place(request.kind, request.common, request.parts)
+        if not columns or len(set(columns)) < len(columns):
+            raise RefusedError("the hub asks about no column, or about one twice")
         if strange := set(columns) - set(silo_features(self._job, self._identity.silo, [keyed.table.table])):
             raise RefusedError(f"the hub asks about column '{min(strange)}', which is no feature of the job")
         self._log("surveying the columns")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from tdcd.errors import AbsentError, DeploymentError, join_names
@@ -12,7 +13,7 @@ from tdcd.sites.hub.link import GoneError, Link, Meters, ReceiveSlot, Take
 from tdcd.sites.messages.frames import RefusedError, Stamp
 from tdcd.sites.messages.packing import UnboundedError, pack
 from tdcd.sites.messages.types import FINISHED, Farewell
-from tdcd.sites.transport.base import Stream
+from tdcd.sites.transport.base import SLOWEST, Stream
 
 T = TypeVar("T")
 FAILURES = 3
@@ -185,8 +186,9 @@ class Clients:
         Raises:
             DeploymentError: nobody could do what was asked.
         """
-        slot = ReceiveSlot(take, self.deadline / 4) if take else None
         present = self.present()
+        large = [name for name, one in requests.items() if name in present and one.most > LARGE]
+        slot = ReceiveSlot(take, large, self.deadline / 4, self.deadline) if take else None
         tasks = {
             name: self.links[name].asked(
                 pack(one.message, stamp), one.reply, one.most, slot if one.most > LARGE else None
@@ -194,8 +196,11 @@ class Clients:
             for name, one in requests.items()
             if name in present
         }
+        if slot:
+            for name in large:
+                tasks[name].add_done_callback(partial(slot.replied, name))
         if tasks:
-            await self._waited(set(tasks.values()), slot)
+            await self._waited(tasks, slot)
         if slot:
             await slot.close()
         replies: dict[str, T] = {}
@@ -203,7 +208,7 @@ class Clients:
         lost: dict[str, str] = {name: "it is not there" for name in requests if name not in tasks}
         for name, task in tasks.items():
             if not task.done():
-                lost[name] = f"it has not replied for {self.deadline:g} seconds"
+                lost[name] = f"it has not replied in {self.deadline:g} seconds"
                 continue
             try:
                 reply = task.result()
@@ -241,15 +246,23 @@ class Clients:
                 self.log(f"client '{name}' is refused: {count} times it sent what is of no use: {error}")
                 link.dismiss(f"client '{name}' sends what is of no use: {error}. Look at its rows and its network")
 
-    async def _waited(self, tasks: set["asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:
-        """Wait as long as a stage may take; large replies come one after the other, and for these a while longer."""
-        end = now() + self.deadline
-        last = end + self.deadline * len(tasks)
-        left = self.deadline
-        while tasks and left > 0:
-            _, tasks = await asyncio.wait(tasks, timeout=left)
+    async def _waited(self, tasks: Mapping[str, "asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:
+        """Wait as long as a stage may take: longer while bytes come and go, and while large replies wait for room."""
+        began, links = now(), {name: self.links[name] for name in tasks}
+        before = {name: link.moved for name, link in links.items()}
+        last = began + self.deadline * (1 + len(tasks))
+        pending = set(tasks)
+        while pending:
             time = now()
-            left = end - time if time < end else self.deadline / 8 if slot and slot.busy() and time < last else 0.0
+            ends = {name: began + self.deadline + (links[name].moved - before[name]) / SLOWEST for name in pending}
+            left = min(ends.values()) - time
+            if slot and slot.busy() and time < max(last, *ends.values()):
+                left = max(left, self.deadline / 8)
+            elif left <= 0:
+                pending = {name for name in pending if ends[name] > time}
+                continue
+            await asyncio.wait({tasks[name] for name in pending}, timeout=left)
+            pending = {name for name in pending if not tasks[name].done()}
 
     @property
     def traffic(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """One client's stream, seen from its hub: the hub asks, the client replies."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,13 +45,18 @@ Take = Callable[[str, str, Tensor], None]
 class ReceiveSlot:
     """Room for one large reply at a time: whoever wants to send another is not read from until there is some.
 
-    Its tensors are taken one by one as they come: so a hub never holds a client's weights, let alone all clients'.
+    Its tensors are taken one by one as they come: so a hub never holds a client's weights, let alone all clients'. They
+    are taken in the order of names, whoever is first to reply: a sum depends on the order, in its last bits.
     """
 
-    def __init__(self, take: Take, patience: float) -> None:
+    def __init__(self, take: Take, names: Iterable[str], patience: float, deadline: float) -> None:
         self._take = take
+        self._expected = sorted(names)
+        """Who has yet to reply."""
         self._patience = patience
         """Seconds without a frame after which another may enter."""
+        self._end = now() + deadline
+        """When nobody waits any more for the turn of one that has not begun to reply."""
         self._holder: Link | None = None
         self._since = 0.0
         self._waiting: set[str] = set()
@@ -67,7 +72,9 @@ class ReceiveSlot:
             self._waiting.add(link.name)
             try:
                 while not self._over and (
-                    link.name in self._evicted or (self._holder and not self._idle(self._holder))
+                    link.name in self._evicted
+                    or (self._holder and not self._idle(self._holder))
+                    or not self._has_turn(link.name)
                 ):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._patience / 4):
@@ -77,6 +84,20 @@ class ReceiveSlot:
             if self._holder:
                 self._evicted.add(self._holder.name)
             self._holder, self._since = link, now()
+
+    def _has_turn(self, name: str) -> bool:
+        """Tell whether all before it have replied, or had time enough to."""
+        before = self._expected[: self._expected.index(name)] if name in self._expected else []
+        silent = [one for one in before if one not in self._evicted]
+        if silent and now() >= self._end:
+            self._evicted.update(one for one in silent if one not in self._waiting)
+            silent = [one for one in silent if one in self._waiting]
+        return not silent
+
+    def replied(self, name: str, _: object = None) -> None:
+        """Wait for a reply no more: it has come, or never will."""
+        if name in self._expected:
+            self._expected.remove(name)
 
     def _idle(self, holder: "Link") -> bool:
         time = now()
@@ -89,9 +110,10 @@ class ReceiveSlot:
     async def leave(self, link: "Link") -> None:
         """Make room for another."""
         async with self._news:
+            self.replied(link.name)
             if self._holder is link:
                 self._holder = None
-                self._news.notify_all()
+            self._news.notify_all()
 
     def take(self, link: "Link", name: str, tensor: Tensor) -> None:
         """Take a tensor of a reply, if anybody still waits for it."""
@@ -148,6 +170,11 @@ class Link:
     _slot: ReceiveSlot | None = None
     _number: int = 0
     _gone: bool = False
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have gone either way."""
+        return self.sent + self.received
 
     @property
     def free(self) -> bool:

@@ -18,13 +18,23 @@ from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.inbox import KINDS, Inbox
+from tdcd.sites.hub.meeting import Meeting, check_brought, read_opening
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Call, Leave, SiloEmbeddings, SiloGradients, SiloScores
 from tdcd.sites.shared_job import VERSION, SharedJob
-from tdcd.sites.transport.base import FIRST_WAIT, LONGEST_WAIT, EarlyError, RefusalError, RemoteHub, UnreachableError
+from tdcd.sites.transport.base import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    SLOWEST,
+    STALL,
+    EarlyError,
+    RefusalError,
+    RemoteHub,
+    UnreachableError,
+)
 
 T = TypeVar("T")
 
@@ -37,8 +47,6 @@ EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
 FAREWELL = 2.0
 """Seconds to tell another hub that this one ends."""
-SLOWEST = 1e6
-"""Bytes a second: a line slower than this counts as cut."""
 
 
 @dataclass
@@ -49,20 +57,6 @@ class Peer:
     address: str
     hub: RemoteHub
     present: bool = False
-
-
-@dataclass(frozen=True)
-class _Meeting:
-    """A meeting that all came to."""
-
-    epoch: int
-    incarnations: Mapping[str, str]
-    brought: Mapping[str, Any]
-
-    @property
-    def opening(self) -> Opening:
-        """What every hub that came hears."""
-        return Opening(self.epoch, json.dumps(self.brought))
 
 
 @dataclass
@@ -89,7 +83,7 @@ class Peers:
     """The same for evaluations."""
     _present: dict[str, Hello] = field(default_factory=dict)
     """Who has come to the meeting, at the chair."""
-    _meeting: _Meeting | None = None
+    _meeting: Meeting | None = None
     """The last one, at the chair."""
     _inbox: Inbox = field(default_factory=Inbox)
     _calls: set[tuple[str, int]] = field(default_factory=set)
@@ -99,6 +93,8 @@ class Peers:
     _working: bool = False
     """Whether an epoch's work is under way."""
     _rewound: bool = False
+    _heard: dict[str, float] = field(default_factory=dict)
+    """Until when each hub counts as heard of: a large message on a slow line is no silence."""
     _left: dict[str, str] = field(default_factory=dict)
     """Hubs that have ended because others were away, and what they said; until they come again."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -119,7 +115,7 @@ class Peers:
         if self.chair != self.silo:
             raise DeploymentError(f"the hub of silo '{self.chair}' chairs, not that of '{self.silo}'")
         self.job.check(hello.protocol, hello.version, hello.job, f"the hub of silo '{hello.silo}'")
-        _check_brought(hello.brought)
+        check_brought(hello.brought)
         if hello.epoch > self.epoch + MEETINGS:
             raise RefusedError(f"epoch {hello.epoch} is not one that hubs can have come to")
         async with self._news:
@@ -155,8 +151,11 @@ class Peers:
             EarlyError: it is of an epoch that has not begun here.
         """
         assembler, message = Assembler(self.most), None
+        began, size = now(), 0
         async for frame in stream:
             self.received += len(frame.chunk)
+            size += len(frame.chunk)
+            self._heard[silo] = began + size / SLOWEST
             if message is not None:
                 raise RefusedError("more than one message")
             message = assembler.feed(frame)
@@ -226,24 +225,13 @@ class Peers:
             self._left.clear()
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
-        everybody = self._read_opening(opening)
+        everybody = read_opening(opening, self.chair, {self.silo, *self.peers})
         topics = {silo: text["topic"] for silo, text in everybody.items() if text["topic"] != topic}
         if topics:
             odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
             raise DeploymentError(
                 f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
             )
-        return everybody
-
-    def _read_opening(self, opening: Opening) -> dict[str, dict[str, Any]]:
-        """Read what everybody brought, as the chair tells it."""
-        try:
-            everybody: dict[str, dict[str, Any]] = json.loads(opening.brought)
-            valid = all(isinstance(brought["topic"], str) for brought in everybody.values())
-        except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
-            everybody, valid = {}, False
-        if not valid or set(everybody) != {self.silo, *self.peers}:
-            raise RefusedError(f"the hub of silo '{self.chair}' opens the meeting with something malformed")
         return everybody
 
     async def _chaired(self, hello: Hello) -> Opening:
@@ -263,7 +251,7 @@ class Peers:
             for task in calls:
                 task.cancel()
         async with self._news:
-            self._meeting = _Meeting(
+            self._meeting = Meeting(
                 epoch=1 + max(one.epoch for one in everyone.values()),
                 incarnations={silo: one.incarnation for silo, one in everyone.items()},
                 brought={silo: {"topic": one.topic, **json.loads(one.brought)} for silo, one in everyone.items()},
@@ -337,11 +325,13 @@ class Peers:
     ) -> None:
         """Wait for other hubs."""
         async with self._news:
-            try:
-                async with asyncio.timeout(end - now()):
-                    await self._news.wait_for(lambda: done() or (rewindable and self._rewound) or bool(self._left))
-            except TimeoutError as error:
-                raise self._lost(missing(), "it sent nothing") from error
+            while not (done() or (rewindable and self._rewound) or self._left):
+                heard = max((self._heard.get(silo, 0.0) for silo in missing()), default=0.0)
+                if (left := max(end, heard + self.deadline) - now()) <= 0:
+                    raise self._lost(missing(), "it sent nothing")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._news.wait()
             if rewindable and self._rewound:
                 raise RewoundError
             if not done():
@@ -352,7 +342,7 @@ class Peers:
 
         async def call() -> None:
             meter = Meter()
-            await peer.hub.deliver(self.silo, _in_pieces(message, meter), LONGEST_WAIT + message.nbytes / SLOWEST)
+            await peer.hub.deliver(self.silo, _in_pieces(message, meter), min(STALL, max(1.0, end - now())))
             self.sent += message.nbytes
             if message.kind in ROUND:
                 self.meter.sent += meter.sent
@@ -426,13 +416,3 @@ class Peers:
 async def _in_pieces(message: Message, meter: Meter | None = None) -> AsyncIterator[Frame]:
     for frame in frames(message, meter):
         yield frame
-
-
-def _check_brought(text: str) -> None:
-    """Check what a hub brings to a meeting: a table, as JSON."""
-    try:
-        valid = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        valid = False
-    if not valid:
-        raise RefusedError("a hub brings something malformed to the meeting")

@@ -15,6 +15,10 @@ from tdcd.sites.security.identity import Identity
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+STALL = 30.0
+"""Seconds in which a frame has to get through, of a quarter of a megabyte at most."""
+SLOWEST = 16_000
+"""Bytes a second: whoever is waited for has more time while so much comes from it, or goes to it."""
 
 
 class UnreachableError(DeploymentError):
@@ -76,7 +80,7 @@ class RemoteHub(Protocol):
         """Come to a meeting."""
 
     async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:
-        """Bring a message of a silo's hub; return why it is of no use, if it is not."""
+        """Bring a message of a silo's hub, each frame within ``timeout``; return why it is of no use, if it is not."""
 
     async def report(self, timeout: float) -> HubStatus:
         """Ask how the hub is doing."""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 60_000),  # on a slow line, a ping waits behind what is under way
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
@@ -216,6 +216,10 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
             raise NotAllowedError(str(error)) from error
 
 
+async def _itself(call: Any) -> Any:
+    return await call
+
+
 async def _alone(frame: Frame) -> AsyncIterator[Frame]:
     yield frame
 
@@ -305,17 +309,19 @@ class GrpcHub:
         first = await anext(frames)
         second = await anext(frames, None)
 
-        async def every() -> AsyncIterator[wire.Frame]:
-            yield to_wire(first)
-            if second is not None:
-                yield to_wire(second)
-            async for frame in frames:
-                yield to_wire(frame)
-
         if second is None:  # most messages are one frame
             receipt = await self._called(lambda stub: stub.Hand(to_wire(first), timeout=timeout, metadata=who))
-        else:
-            receipt = await self._called(lambda stub: stub.Deliver(every(), timeout=timeout, metadata=who))
+            return str(receipt.refused)
+
+        async def bring(call: Any) -> Any:
+            for frame in (first, second):
+                await asyncio.wait_for(call.write(to_wire(frame)), timeout)
+            async for frame in frames:
+                await asyncio.wait_for(call.write(to_wire(frame)), timeout)
+            await call.done_writing()
+            return await asyncio.wait_for(call, timeout)
+
+        receipt = await self._called(lambda stub: stub.Deliver(metadata=who), bring)
         return str(receipt.refused)
 
     async def report(self, timeout: float) -> HubStatus:  # noqa: D102
@@ -331,17 +337,23 @@ class GrpcHub:
     async def explain(self) -> str:  # noqa: D102
         return await self.trust.explain(self.address, self.silo)
 
-    async def _called(self, call: Callable[[Any], Any]) -> Any:
+    async def _called(self, call: Callable[[Any], Any], reply_of: Callable[[Any], Awaitable[Any]] = _itself) -> Any:
         if self._stub is None:
             self.renew()
         under_way = call(self._stub)
         try:
-            reply = await under_way
+            reply = await reply_of(under_way)
             if reply is None:  # gRPC could not parse it
                 raise RefusalError("it answers with bytes that are no message")
             return reply
         except grpc.aio.AioRpcError as error:  # the call knows better: an error may be of its last write only
             raise _error_of(await under_way.code(), await under_way.details()) from error
+        except asyncio.InvalidStateError as error:  # it was over before all was written
+            raise _error_of(await under_way.code(), await under_way.details()) from error
+        except TimeoutError as error:
+            raise UnreachableError("nothing gets through") from error
+        finally:
+            under_way.cancel()
 
 
 def _error_of(code: grpc.StatusCode, details: str | None) -> DeploymentError:
