@@ -19,7 +19,7 @@ from tdcd.errors import DeploymentError
 from tdcd.sites.local_deployment import LocalFederation, _free_ports
 from tdcd.sites.messages.calls import HubStatus
 from tdcd.sites.prometheus import HubCollector, serve
-from tdcd.sites.security.identity import Identity, read_certificate
+from tdcd.sites.security.identity import Identity, read_certificates
 from tdcd.sites.site_file import ClientSite, HubSite, read_site
 
 
@@ -92,7 +92,7 @@ def test_certificates_are_made_kept_and_renewed(tmp_path: Path, capsys: pytest.C
     assert run_command(*certs, "--renew", "--days", 7) == 0
     again = {file.name: file.read_bytes() for file in folder.iterdir()}
     assert {name for name in files if again[name] == files[name]} == {"ca.pem", "ca.key"}
-    assert list(Identity.all_in(read_certificate(folder / "hub.pem"))) == [Identity("bank")]
+    assert list(Identity.all_in(read_certificates(folder / "hub.pem")[0])) == [Identity("bank")]
     assert "expires on" in capsys.readouterr().out
     assert run_command("certs", tmp_path / "job.toml", "--silo", "bnk") == 2
     assert "the job has no silo 'bnk'; did you mean 'bank'?" in capsys.readouterr().err

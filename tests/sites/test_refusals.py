@@ -352,7 +352,7 @@ def test_ones_own_certificate_is_checked_before_anybody_sees_it(world: World) ->
         (world.pair(NORTH, signer="stranger"), NORTH, "the CA of silo 'bank' has not signed it"),
         (Pair(good.certificate, world.pair(Identity("bank")).key), NORTH, "it is not the key of"),
         (Pair(world.folder / "none.pem", good.key), NORTH, "none.pem: cannot be read: No such file"),
-        (Pair(good.certificate, good.certificate), NORTH, "damaged, not a private key"),
+        (Pair(good.certificate, good.certificate), NORTH, "damaged or locked, not a private key"),
         (Pair(good.key, good.key), NORTH, "damaged, not a certificate"),
     ):
         with pytest.raises(DeploymentError, match=says):

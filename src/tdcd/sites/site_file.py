@@ -84,6 +84,14 @@ class ClientSite(Site):
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
 
 
+def is_client(path: Path) -> bool:
+    """Tell whether a site file is a client's: it names its hub."""
+    try:
+        return "hub" in tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return False  # whoever reads it tells what is wrong
+
+
 def read_site(path: Path, kind: type[S]) -> S:
     """Read a site file; paths in it are relative to it.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tdcd.errors import DeploymentError
 from tdcd.sites.event_loop import event_loop
 from tdcd.sites.messages.calls import HubStatus
-from tdcd.sites.security.identity import Identity, authenticate, read_certificate
+from tdcd.sites.security.identity import Identity, authenticate, read_certificates
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, check_loopback, read_site
 from tdcd.sites.transport.base import RefusalError, UnreachableError
@@ -57,9 +57,9 @@ def _site(path: Path) -> HubSite | ClientSite:
 
 def _whose(certificate: Path, authority: Path) -> Identity:
     """Find out whose certificate a site file names."""
-    shown = read_certificate(certificate)
+    shown, *_ = read_certificates(certificate)
     for identity in Identity.all_in(shown):
-        return authenticate(shown, {identity.silo: read_certificate(authority)})
+        return authenticate(shown, {identity.silo: read_certificates(authority)})
     raise DeploymentError(f"{certificate}: it names no hub or client of tdcd; make it with: tdcd certs")
 
 

@@ -1,5 +1,7 @@
 """A client from its files to the end of the training."""
 
+import asyncio
+
 from tdcd.compute import cores
 from tdcd.errors import JobError, nearest
 from tdcd.jobs.schema import Job, TableJob
@@ -9,6 +11,7 @@ from tdcd.sites.event_loop import event_loop
 from tdcd.sites.logs import Log
 from tdcd.sites.participants import allow_imports, at_site, check_labels, check_silo, silos_of, trust_of
 from tdcd.sites.security.identity import Identity
+from tdcd.sites.security.tls import warn_of_expiry
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import ClientSite, check_loopback
 from tdcd.sites.transport.grpc import GrpcHub
@@ -37,5 +40,13 @@ def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: 
     session.check()
     hub = GrpcHub(trust, site.hub, silo)
     process = ClientProcess(session, SharedJob.of(job), hub, log, job.deployment.hub_deadline)
+
+    async def attend() -> None:
+        warning = asyncio.ensure_future(warn_of_expiry(trust, log))
+        try:
+            await process.run()
+        finally:
+            warning.cancel()
+
     with event_loop() as run:
-        run(process.run())
+        run(attend())

@@ -1,5 +1,6 @@
 """A hub from its files to the end of the training."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ from tdcd.sites.participants import (
     trust_of,
 )
 from tdcd.sites.security.identity import Identity
+from tdcd.sites.security.tls import warn_of_expiry
 from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import HubSite
 from tdcd.sites.transport.base import RemoteHub
@@ -112,6 +114,8 @@ def run_hub(
     directory = Path(site.run or f"runs/{job.name}-{silo}")
     connections = allow_connections(len(names[silo]) + len(others))
 
+    background: list[asyncio.Task[None]] = []
+
     with event_loop() as run:
 
         async def start() -> tuple[Hub, GrpcServer]:
@@ -121,6 +125,7 @@ def run_hub(
             hub, reception = build_hub(job, silo, names[silo], dialled, directory, log)
             server = GrpcServer(reception, trust, log, connections)
             await server.start(site.listen)
+            background.append(asyncio.ensure_future(warn_of_expiry(trust, log)))
             return hub, server
 
         hub, server = run(start())

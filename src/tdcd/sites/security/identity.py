@@ -5,7 +5,7 @@ Every silo has a certificate authority (CA) of its own. A certificate names its 
 checked when somebody dials it, wherever it runs. A name counts only if the CA of that very silo has signed it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,12 +14,14 @@ from urllib.parse import quote, unquote
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tdcd.errors import DeploymentError, join_names
 from tdcd.files import write_atomically
 
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 SOON = timedelta(days=30)
 """A certificate that expires within this time is worth a warning."""
 _SKEW = timedelta(hours=1)
@@ -48,8 +50,8 @@ class Identity:
         return f"client-{quote(self.client, safe=' ')}" if self.client else "hub"
 
     @classmethod
-    def all_in(cls, certificate: x509.Certificate) -> Iterator["Identity"]:
-        """Yield the names that a certificate has; whether they are to be believed is another question."""
+    def all_in(cls, certificate: x509.Certificate | x509.CertificateSigningRequest) -> Iterator["Identity"]:
+        """Yield the names that a certificate or a request has; whether they are to be believed is another question."""
         try:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (x509.ExtensionNotFound, ValueError):
@@ -138,33 +140,54 @@ def issue(authority: Pair, identity: Identity, folder: Path, days: float) -> Pai
     Raises:
         DeploymentError: the CA's files are missing, damaged or expired.
     """
-    signer, signer_key = read_certificate(authority.certificate), _read_key(authority.key)
-    _check_time(signer, str(authority.certificate))
     key = ec.generate_private_key(ec.SECP256R1())
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
-    uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if identity.client is None:
-        names.append(x509.DNSName(host_name(identity.silo)))
-        uses.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return _written(Pair.named(folder, identity.stem), sign(authority, identity, key.public_key(), days), key)
+
+
+def sign(authority: Pair, identity: Identity, key: PublicKey, days: float) -> x509.Certificate:
+    """Make a certificate of a key that somebody has.
+
+    Raises:
+        DeploymentError: the CA's files are missing, damaged or expired.
+    """
+    (signer, *_), signer_key = read_certificates(authority.certificate), read_key(authority.key)
+    _check_time(signer, str(authority.certificate))
     builder = (
-        _begun(signer.subject, _name(identity.uri), key.public_key(), days)
+        _begun(signer.subject, subject(identity), key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signing=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses_of(identity)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names_of(identity)), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False)
     )
-    return _written(Pair.named(folder, identity.stem), builder.sign(signer_key, hashes.SHA256()), key)
+    return builder.sign(signer_key, hashes.SHA256())
 
 
-def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate.
+def subject(identity: Identity) -> x509.Name:
+    """Return the subject of a certificate."""
+    return _name(identity.uri)
+
+
+def names_of(identity: Identity) -> list[x509.GeneralName]:
+    """Return the names that a certificate has to have: who it is, and of a hub also what it is dialled as."""
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    return names if identity.client else [*names, x509.DNSName(host_name(identity.silo))]
+
+
+def uses_of(identity: Identity) -> list[x509.ObjectIdentifier]:
+    """Return what a certificate is used for: everybody dials, hubs also answer."""
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    return uses if identity.client else [*uses, ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Read a certificate and what comes after it in its file: those that have signed it, or more CAs of a silo.
 
     Raises:
         DeploymentError: there is none, or it is damaged.
     """
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
         raise DeploymentError(
             f"{path}: cannot be read: {error.strerror}; certificates are made by: tdcd certs"
@@ -179,11 +202,11 @@ def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certifica
     Raises:
         DeploymentError: it has expired, is somebody else's, is not of this CA, or does not go with its key.
     """
-    certificate, key = read_certificate(pair.certificate), _read_key(pair.key)
+    (certificate, *_), key = read_certificates(pair.certificate), read_key(pair.key)
     if certificate.public_key() != key.public_key():
         raise DeploymentError(f"{pair.key}: it is not the key of {pair.certificate}")
     try:
-        result = authenticate(certificate, {identity.silo: read_certificate(authority)})
+        result = authenticate(certificate, {identity.silo: read_certificates(authority)})
     except DeploymentError as error:
         raise DeploymentError(f"{pair.certificate}: {error}") from error
     if result != identity:
@@ -191,12 +214,12 @@ def check_own(pair: Pair, authority: Path, identity: Identity) -> x509.Certifica
     return certificate
 
 
-def authenticate(certificate: x509.Certificate, authorities: Mapping[str, x509.Certificate]) -> Identity:
+def authenticate(certificate: x509.Certificate, authorities: Mapping[str, Sequence[x509.Certificate]]) -> Identity:
     """Say whose certificate this is.
 
     Args:
         certificate: What somebody shows.
-        authorities: The CA of every silo that may take part.
+        authorities: The CA of every silo that may take part; in a corporate PKI, all that may sign.
 
     Raises:
         DeploymentError: it has expired, names nobody, or was not signed by the CA of the silo that it names.
@@ -205,25 +228,34 @@ def authenticate(certificate: x509.Certificate, authorities: Mapping[str, x509.C
     identity = next(Identity.all_in(certificate), None)
     if identity is None:
         raise DeploymentError("the certificate names no hub or client of tdcd; make it with: tdcd certs")
-    authority = authorities.get(identity.silo)
-    if authority is None:
+    if identity.silo not in authorities:
         raise DeploymentError(
             f"the certificate is of {identity}, and only the silos {join_names(sorted(authorities))} may take part"
         )
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    signer = next((one for one in authorities[identity.silo] if _signed(certificate, one)), None)
+    if signer is None:
         raise DeploymentError(
             f"the certificate says that it is of {identity}, but the CA of silo '{identity.silo}' has not signed it"
-        ) from error
-    _check_time(authority, f"the CA of silo '{identity.silo}'")
+        )
+    _check_time(signer, f"the CA of silo '{identity.silo}'")
     return identity
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Tell whether a CA has signed a certificate, and may."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+        return authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
 
 
 def expires(certificate: x509.Certificate) -> str:
     """Return a warning if a certificate expires soon."""
     end = certificate.not_valid_after_utc
     left = end - datetime.now(UTC)
+    if left.total_seconds() < 0:
+        return f"expired on {end:%Y-%m-%d}; renew it: tdcd certs --renew"
     return "" if left > SOON else f"expires on {end:%Y-%m-%d}, in {left.days} days; renew it: tdcd certs --renew"
 
 
@@ -239,21 +271,24 @@ def _check_time(certificate: x509.Certificate, what: str) -> None:
         )
 
 
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def read_key(path: Path) -> PrivateKey:
+    """Read a private key.
+
+    Raises:
+        DeploymentError: there is none, it is damaged, locked, or of a kind that TLS does not take.
+    """
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise DeploymentError(f"{path}: cannot be read: {error.strerror}; make it with: tdcd certs") from error
     except (ValueError, TypeError) as error:
-        raise DeploymentError(f"{path}: damaged, not a private key in PEM form") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise DeploymentError(f"{path}: not a key of an elliptic curve; make it with: tdcd certs")
+        raise DeploymentError(f"{path}: damaged or locked, not a private key in PEM form") from error
+    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise DeploymentError(f"{path}: neither a key of an elliptic curve nor RSA; make it with: tdcd certs")
     return key
 
 
-def _begun(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: float
-) -> x509.CertificateBuilder:
+def _begun(issuer: x509.Name, subject: x509.Name, key: PublicKey, days: float) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -284,14 +319,19 @@ def _usage(*, signing: bool) -> x509.KeyUsage:
     )
 
 
-def _written(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+def _written(pair: Pair, certificate: x509.Certificate, key: PrivateKey) -> Pair:
+    write_key(pair.key, key)
+    write_atomically(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    return pair
+
+
+def write_key(path: Path, key: PrivateKey) -> None:
+    """Write a private key, for its owner's eyes only."""
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     try:
-        pair.key.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DeploymentError(f"{pair.key.parent}: cannot be made: {error.strerror}") from error
-    write_atomically(pair.key, private, private=True)
-    write_atomically(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-    return pair
+        raise DeploymentError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    write_atomically(path, private, private=True)

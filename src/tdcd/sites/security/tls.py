@@ -5,7 +5,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -13,12 +13,13 @@ from pathlib import Path
 from cryptography import x509
 
 from tdcd.errors import DeploymentError
-from tdcd.sites.security.identity import Identity, Pair, authenticate, check_own, host_name, read_certificate
+from tdcd.sites.security.identity import Identity, Pair, authenticate, check_own, expires, host_name, read_certificates
 from tdcd.sites.site_file import ClientTLS, HubTLS
 
 TRUSTED = 10.0
 """Seconds after which a certificate that was found good is looked at again."""
 MOST_KNOWN = 10_000
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Trust:
             authorities |= {silo: Path(file) for silo, file in tls.peers.items()}
         check_own(pair, authorities[own.silo], own)
         for authority in authorities.values():
-            read_certificate(authority)
+            read_certificates(authority)
         return cls(own, pair, authorities)
 
     def stamp(self) -> tuple[int, ...]:
@@ -70,11 +71,23 @@ class Trust:
             certificate = x509.load_pem_x509_certificate(shown)
         except ValueError as error:
             raise DeploymentError("the certificate cannot be read") from error
-        who = authenticate(certificate, {silo: read_certificate(file) for silo, file in self.authorities.items()})
+        who = authenticate(certificate, {silo: read_certificates(file) for silo, file in self.authorities.items()})
         if len(self._known) == MOST_KNOWN:
             self._known.clear()
         self._known[shown] = now, who
         return who
+
+    def certificates(self) -> dict[Path, list[x509.Certificate]]:
+        """Return all certificates of the site, by file."""
+        return {file: read_certificates(file) for file in (self.pair.certificate, *self.authorities.values())}
+
+    def expiring(self) -> list[str]:
+        """Return a warning for every certificate of this site that expires soon."""
+        try:
+            files = self.certificates()
+        except DeploymentError:
+            return []  # a file is just being replaced
+        return [f"{file}: {soon}" for file, found in files.items() for one in found if (soon := expires(one))]
 
     async def explain(self, address: str, silo: str) -> str:
         """Find out why a hub cannot be reached: dial it once more, and look at every step."""
@@ -123,9 +136,21 @@ class Open:
         """Nothing changes."""
         return ()
 
+    def expiring(self) -> list[str]:
+        """Nothing expires."""
+        return []
+
     async def explain(self, address: str, silo: str) -> str:  # noqa: ARG002
         """Say why a hub cannot be reached."""
         return "is it started, and is the address right?"
+
+
+async def warn_of_expiry(trust: Trust | Open, log: Callable[[str], None]) -> None:
+    """Say once a day which of this site's certificates expire soon."""
+    while True:
+        for line in trust.expiring():
+            log(line)
+        await asyncio.sleep(DAY)
 
 
 _ALERTS = {

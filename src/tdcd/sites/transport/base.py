@@ -33,6 +33,10 @@ class NotAllowedError(DeploymentError):
     """Whoever calls may not."""
 
 
+class ExpiredError(DeploymentError):
+    """A certificate that was good when the stream was opened is not any more; there may be another by now."""
+
+
 class EarlyError(DeploymentError):
     """A message that came too early: it should be brought again."""
 

@@ -14,7 +14,15 @@ from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, P
 from tdcd.sites.messages.frames import Frame, Header, RefusedError, TensorHeader
 from tdcd.sites.security.identity import Identity, host_name
 from tdcd.sites.security.tls import Open, Trust
-from tdcd.sites.transport.base import EarlyError, HubService, NotAllowedError, RefusalError, Stream, UnreachableError
+from tdcd.sites.transport.base import (
+    EarlyError,
+    ExpiredError,
+    HubService,
+    NotAllowedError,
+    RefusalError,
+    Stream,
+    UnreachableError,
+)
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
 from tdcd.sites.transport.wire import tdcd_pb2_grpc
 
@@ -40,6 +48,8 @@ _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DEN
 """What a hub says on purpose. All else may be over soon: it is not there yet, is restarting, or the line was cut."""
 HANDSHAKE = 10_000
 """Milliseconds for whoever connects to show a certificate."""
+LOOK_AGAIN = 10.0
+"""Seconds between two looks at the certificate of a stream that stays open."""
 DRAIN = 5.0
 """Seconds for a refused caller to finish sending: it does not hear why before."""
 
@@ -141,7 +151,32 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
 
     async def Attend(self, _: Any, context: Any) -> None:  # noqa: N802 - gRPC's names
         """See tdcd.proto."""
-        await self._answer(context, lambda who: self.service.attend(who, _Stream(context)))
+
+        async def attend(who: Identity | None) -> None:
+            attending = asyncio.ensure_future(self.service.attend(who, _Stream(context)))
+            valid = asyncio.ensure_future(self._while_valid(context))
+            try:
+                await asyncio.wait({attending, valid}, return_when=asyncio.FIRST_COMPLETED)
+                await (attending if attending.done() else valid)
+            finally:
+                for task in (attending, valid):
+                    task.cancel()
+                await asyncio.gather(attending, valid, return_exceptions=True)
+
+        await self._answer(context, attend)
+
+    async def _while_valid(self, context: Any) -> None:
+        """Look again and again at the certificate of a stream that stays open: it may expire, or its CA be replaced.
+
+        Raises:
+            ExpiredError: it is not valid any more.
+        """
+        while True:
+            await asyncio.sleep(LOOK_AGAIN)
+            try:
+                self._authenticate(context)
+            except NotAllowedError as error:
+                raise ExpiredError(str(error)) from error
 
     async def Meet(self, hello: wire.Hello, context: Any) -> wire.Opening:  # noqa: N802
         """See tdcd.proto."""
@@ -196,6 +231,10 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
             return await do(who)
         except EarlyError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+        except ExpiredError as error:
+            self.log(f"ended the stream of {who}: {error}")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
             raise
         except TdcdError as error:
             allowed = not isinstance(error, NotAllowedError)
