@@ -99,8 +99,7 @@ class Federation:
 
     def add_session(self, who: Identity) -> None:
         """Let a client know nothing any more."""
-        files = self.job.silos[who.silo].clients if isinstance(self.job, TableJob) else None
-        data = files[who.client or ""] if isinstance(files, dict) else None
+        data = self.job.silos[who.silo].files[who.client or ""].file if isinstance(self.job, TableJob) else None
         self.sessions[who] = Session(self.job, who, ClientSite(data=data, workers=1), lambda line: None)
 
     async def _client(self, who: Identity) -> None:

@@ -14,6 +14,9 @@ EXAMPLES = """Examples:
 
 tdcd predict runs/loans-20260101-120000 --table bank=new-bank.csv --table insurer=new-insurer.csv
 
+tdcd predict runs/loans-20260101-120000 --table bank/south=new-south.csv --table insurer=new-insurer.csv  [dim]# written
+as the files of south are[/dim]
+
 tdcd predict runs/digits-20260101-120000 --out test.csv  [dim]# the job's own test samples[/dim]
 """
 
@@ -22,7 +25,11 @@ def command(
     run: Annotated[Path, typer.Argument(help="The directory of a run that has ended.")],
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="SILO=FILE", help="A silo's new rows, CSV or Parquet; may be repeated."),
+        typer.Option(
+            "--table",
+            metavar="SILO=FILE",
+            help="A silo's new rows, CSV or Parquet; may be repeated. SILO/CLIENT=FILE reads them as that client's.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the predictions: .csv or .parquet.")] = Path(
         "predictions.csv"

@@ -12,6 +12,14 @@ Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
 
 
+class LabelError(DataError):
+    """Labels that do not fit a loss, and one of them: who knows its row can name it."""
+
+    def __init__(self, message: str, label: str) -> None:
+        super().__init__(message)
+        self.label = label
+
+
 def encode_labels(
     texts: Array, loss: Loss, positive: str | int | None = None, known: Sequence[str] | None = None
 ) -> tuple[Array, tuple[str, ...]]:
@@ -35,7 +43,8 @@ def encode_labels(
     numbers = as_numbers(names)
     if loss == "squared-error":
         if numbers is None:
-            raise DataError(f"labels: squared-error wants numbers, not texts such as '{_first_text(names)}'")
+            text = _first_text(names)
+            raise LabelError(f"labels: squared-error wants numbers, not texts such as '{text}'", text)
         return numbers[places], ()
     if loss == "binary-cross-entropy":
         return _binary(places, names.tolist(), positive)
@@ -80,7 +89,8 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
     if not classes:
         numbers = as_numbers(texts)
         if numbers is None:
-            raise DataError(f"labels: numbers are wanted, not texts such as '{_first_text(texts)}'")
+            text = _first_text(texts)
+            raise LabelError(f"labels: numbers are wanted, not texts such as '{text}'", text)
         return numbers
     places = {name: place for place, name in enumerate(classes)}
     names = set(texts.tolist())
@@ -91,7 +101,7 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
         places |= {name: by_value[value] for name, value in others.items() if value in by_value}
     strange = sorted(names - set(places))
     if strange:
-        raise DataError(f"unknown label {join_names(strange)}; {where} {join_names(classes)}")
+        raise LabelError(f"unknown label {join_names(strange)}; {where} {join_names(classes)}", strange[0])
     return np.array([places[text] for text in texts.tolist()])
 
 
@@ -128,13 +138,22 @@ def _first_text(names: Array) -> str:
 
 def _binary(places: Array, classes: Sequence[str], positive: str | int | None) -> tuple[Array, tuple[str, ...]]:
     wanted = "1" if positive is None else str(positive)
-    if positive is None and not set(classes) <= {"0", "1"}:
-        raise DataError(
-            f"labels: binary-cross-entropy wants 0 and 1, and these are {join_names(classes)}; "
-            "say which counts as 1: labels = { positive = … }"
-        )
     if len(classes) > 2:
-        raise DataError(f"labels: there are {len(classes)}, {join_names(classes)}; the binary loss wants two")
+        counts = dict(zip(classes, np.bincount(places).tolist(), strict=True))
+        expected = {"0", "1"} if positive is None and {"0", "1"} <= counts.keys() else {wanted}
+        rarest = min(counts.keys() - expected, key=lambda name: (counts[name], name))
+        raise LabelError(
+            f"labels: there are {len(classes)}, {join_names(f'{name} ({counts[name]:,})' for name in classes)}; "
+            "binary-cross-entropy wants two. Correct the rows that are wrong, or leave them out; or train all classes "
+            'with training.loss = "cross-entropy"',
+            rarest,
+        )
+    if positive is None and not set(classes) <= {"0", "1"}:
+        raise LabelError(
+            f"labels: binary-cross-entropy wants 0 and 1, and these are {join_names(classes)}; "
+            "say which counts as 1: labels = { positive = … }",
+            next(name for name in classes if name not in ("0", "1")),
+        )
     if wanted not in classes and positive is not None:
         raise DataError(f"labels.positive: no label is '{wanted}'; there is {join_names(classes)}")
     negative = next((name for name in classes if name != wanted), "0" if positive is None else "other")

@@ -97,6 +97,8 @@ def resolve_paths(table: Mapping[str, Any], beside: Path) -> None:
             silo["clients"] = _matching(beside, silo["clients"])
         if isinstance(silo, dict) and isinstance(silo.get("clients"), dict):
             resolve(silo["clients"], *silo["clients"])
+            for own in silo["clients"].values():
+                resolve(own, "file")
 
 
 def _absolute(beside: Path, path: str) -> Path:

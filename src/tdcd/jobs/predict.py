@@ -66,22 +66,14 @@ class Run:
         """Predict from tables with the columns of the training: for the IDs that all silos' files have.
 
         Args:
-            files: The files of each silo.
+            files: The files of each silo; those under "SILO/CLIENT" are written as that client's files are.
         """
         if not isinstance(self.job, TableJob):
             raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
-        silos = self.result.blocks
-        for name in files:
-            if name not in silos:
-                raise DataError(f"'{name}' is no silo of {self.path}{nearest(name, silos)}")
-        missing = [silo for silo in self.result.networks if not files.get(silo)]
+        tables = self._open(self.job, files)
+        missing = [silo for silo in self.result.networks if silo not in tables]
         if missing:
             raise DataError(f"predicting needs a table of every silo; there is none for {join_names(missing)}")
-        tables = {
-            silo: [ClientTable(Table(silo, str(path), Path(path), self.job.silos[silo])) for path in files[silo]]
-            for silo in silos
-            if silo in files
-        }
         owner = _label_owner(self.job, tables)
         label = self.job.silos[owner].label if owner else None
         listed = {
@@ -104,6 +96,21 @@ class Run:
             labels = again(gather_facts(keys[owner], label), self.classes)
             measures = self.result.evaluate(samples(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
+
+    def _open(self, job: TableJob, files: Mapping[str, Sequence[Path | str]]) -> dict[str, list[ClientTable]]:
+        """Open the tables of each silo, in the order of the silos."""
+        given: dict[str, list[ClientTable]] = {}
+        for name, paths in files.items():
+            silo, slash, client = name.partition("/")
+            if silo not in self.result.blocks:
+                raise DataError(f"'{silo}' is no silo of {self.path}{nearest(silo, self.result.blocks)}")
+            own = job.silos[silo]
+            if slash and client not in own.client_names:
+                raise DataError(f"'{client}' is no client of silo '{silo}'{nearest(client, own.client_names)}")
+            settings = own.settings_of(client)
+            tables = [ClientTable(Table(silo, str(path), Path(path), settings)) for path in paths]
+            given.setdefault(silo, []).extend(tables)
+        return {silo: given[silo] for silo in self.result.blocks if given.get(silo)}
 
     def predict_held_out(self) -> Predictions:
         """Predict the job's own test samples, and measure how well."""

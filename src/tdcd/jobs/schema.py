@@ -4,16 +4,23 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from tdcd.compute import ComputeName
 from tdcd.data.features import Features
 from tdcd.data.rows import Equal, Rows
 from tdcd.data.sets import SetName
-from tdcd.data.tables.settings import TableSettings
-from tdcd.errors import join_names, nearest
+from tdcd.data.tables.settings import TableFormat, TableSettings
+from tdcd.errors import JobError, join_names, nearest
 from tdcd.models import Model, ModelSpec
-from tdcd.strict import Strict
+from tdcd.strict import Strict, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings
 from tdcd.training.train import EngineName
@@ -88,18 +95,39 @@ class Deployment(Strict):
     """How hubs find the common IDs: "private" by private set intersection; "plain" by telling each other all IDs."""
 
 
+class ClientFile(TableFormat):
+    """A client's file, and how it is written where that is not as its silo says."""
+
+    file: Annotated[str, Field(min_length=1)]
+
+    @model_serializer(mode="wrap")
+    def _as_said(self, write: SerializerFunctionWrapHandler) -> Any:
+        """Write what the job says, and no default: it would count as said."""
+        said = {name: value for name, value in write(self).items() if name in self.model_fields_set}
+        return said if len(said) > 1 else self.file
+
+
+def _client_file(client: str, value: Any) -> ClientFile:
+    table = {"file": value} if isinstance(value, str) else value
+    try:
+        return ClientFile.model_validate(table)
+    except ValidationError as error:
+        raise ValueError("; ".join(f"{client}: {problem}" for problem in problems(error))) from error
+
+
 def _clients(value: Any) -> Any:
     if isinstance(value, list):
         wrong = [name for name in value if not isinstance(name, str) or not name]
         if wrong or not value or len(set(value)) < len(value):
             raise ValueError(f'names each client once: ["north", "south"] (is {value!r})')
     elif isinstance(value, dict):
-        wrong = [name for name, path in value.items() if not isinstance(path, str) or not path]
+        wrong = [name for name, own in value.items() if not own or not isinstance(own, str | dict | ClientFile)]
         if wrong or not value:
             raise ValueError(
-                'names a file for each client: { north = "north.csv" }'
+                'names a file for each client: { north = "north.csv", south = { file = "south.csv", separator = ";" } }'
                 f"{'; not so: ' if wrong else ''}{join_names(wrong)}"
             )
+        value = {name: _client_file(name, own) for name, own in value.items()}
     elif value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise ValueError(
             f"is a number of clients, a list of names, or a table that names a file for each (is {value!r})"
@@ -139,10 +167,10 @@ class SetSilo(SiloJob):
 class TableSilo(TableSettings, SiloJob):
     """A silo of tables."""
 
-    clients: Annotated[int | dict[str, str] | list[str] | None, BeforeValidator(_clients)] = None
-    """The file of each client by its name. In a job file also a pattern such as "bank/*.csv", whose files name the
-    clients. At real sites names are enough: every client knows its own file. A number of simulated clients goes with
-    ``file``."""
+    clients: Annotated[int | dict[str, ClientFile] | list[str] | None, BeforeValidator(_clients)] = None
+    """The file of each client by its name, or a table of its file and how that is written. In a job file also a
+    pattern such as "bank/*.csv", whose files name the clients. At real sites names are enough: every client knows its
+    own file. A number of simulated clients goes with ``file``."""
     file: str | None = None
     """One file with all of the silo's rows, dealt to simulated clients by ``rows``."""
 
@@ -150,6 +178,21 @@ class TableSilo(TableSettings, SiloJob):
     def named(self) -> bool:
         """Whether its clients have names, and files of their own."""
         return isinstance(self.clients, dict | list)
+
+    @property
+    def client_names(self) -> list[str]:
+        """The names of its clients, as far as the job names them."""
+        return list(self.clients) if isinstance(self.clients, dict | list) else []
+
+    @property
+    def files(self) -> dict[str, ClientFile]:
+        """The files of its clients, as far as the job names them."""
+        return self.clients if isinstance(self.clients, dict) else {}
+
+    def settings_of(self, client: str, *formats: TableFormat) -> TableSettings:
+        """Return how to read a client's table: as the silo says, unless the job or a further format says otherwise."""
+        own = self.files.get(client)
+        return self.with_formats(*([own] if own else []), *formats)
 
 
 class Job(Strict):
@@ -228,6 +271,11 @@ class TableJob(Job):
                 raise ValueError(f"silos.{name}.id: name the column that holds the IDs")
             if silo.named and silo.rows:
                 raise ValueError(f"silos.{name}.rows: its clients have files of their own, so no rows are dealt")
+            for client in silo.files:
+                try:
+                    silo.settings_of(client)
+                except JobError as error:
+                    raise ValueError(f"silos.{name}.clients.{client}: {error}") from error
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"silos: '{name}': a name has letters, digits, dots, dashes and underscores")
         if all(silo.named for silo in self.silos.values()):

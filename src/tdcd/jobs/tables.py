@@ -13,7 +13,7 @@ from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
 from tdcd.data.holdout import Part
-from tdcd.data.label_encoding import encode_labels, same_numbers
+from tdcd.data.label_encoding import LabelError, encode_labels, same_numbers
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.tables.alignment import (
     Alignment,
@@ -21,6 +21,7 @@ from tdcd.data.tables.alignment import (
     PlacedKeys,
     align,
     client_places,
+    find_fact,
     gather_facts,
     id_array,
     owners,
@@ -66,8 +67,10 @@ class OpenTables:
                     f"silos.{name}.clients names clients without files, as is enough for tdcd hub and tdcd client. "
                     f'To have all in one place, name the files: clients = {{ {silo.clients[0]} = "FILE.csv" }}'
                 )
-            files = silo.clients if isinstance(silo.clients, dict) else {DEALT: silo.file or ""}
-            tables[name] = tuple(Table(name, client, Path(path), silo) for client, path in files.items())
+            files = {client: own.file for client, own in silo.files.items()} or {DEALT: silo.file or ""}
+            tables[name] = tuple(
+                Table(name, client, Path(path), silo.settings_of(client)) for client, path in files.items()
+            )
             for table in tables[name]:
                 for key, column in (("id", silo.id), ("label", silo.label)):
                     if column:
@@ -188,6 +191,24 @@ def labels_of_ids(job: TableJob, silo: str, alignment: Alignment, keys: Sequence
     return gather_facts(keys, job.silos[silo].label or "")
 
 
+def encode_silo_labels(
+    job: TableJob, silo: str, texts: Array, keys: Sequence[PlacedKeys]
+) -> tuple[Array, tuple[str, ...]]:
+    """Turn labels of the common IDs into those of the loss, and name the classes.
+
+    Raises:
+        DataError: they do not fit; names the column, and the client and the row where ``keys`` show them.
+    """
+    column = job.silos[silo].label or ""
+    try:
+        return encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
+    except DataError as error:
+        where = ""
+        if isinstance(error, LabelError):
+            where = find_fact(keys, column, error.label) or f"; the hub of silo '{silo}' names the client and the row"
+        raise DataError(f"silo '{silo}', column '{column}': {error}{where}") from error
+
+
 def parts_of_ids(job: TableJob, alignment: Alignment, where: str) -> Array:
     """Return the part of every common ID: as was handed over with it, or drawn."""
     if PART in alignment.handed:
@@ -242,12 +263,7 @@ def from_tables(job: TableJob, where: str, log: Log) -> JobData:
     alignment, keys = opened.alignment()
     parts = parts_of_ids(job, alignment, where)
     owner = job.labels.silo or next(silo for silo in job.silos if job.silos[silo].label)
-    try:
-        labels, classes = encode_labels(
-            opened.labels(alignment, keys), job.training.loss, job.labels.positive, job.labels.classes
-        )
-    except DataError as error:
-        raise DataError(f"silo '{owner}', column '{job.silos[owner].label}': {error}") from error
+    labels, classes = encode_silo_labels(job, owner, opened.labels(alignment, keys), keys[owner])
     ids = {part: id_array(alignment.ids.filter(pl.Series(parts == part))) for part in Part if (parts == part).any()}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)

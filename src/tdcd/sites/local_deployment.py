@@ -16,7 +16,7 @@ import tomli_w
 
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
-from tdcd.jobs.schema import Job, SetJob
+from tdcd.jobs.schema import ClientFile, Job, SetJob, TableJob
 from tdcd.models.imported import Imported
 from tdcd.sites.participants import check_labels, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
@@ -104,6 +104,8 @@ class LocalFederation:
                     table = {"hub": hubs[silo], "workers": 1}
                 if data[identity]:
                     table["data"] = data[identity]
+                if identity.client is not None and (written := _format(job, identity)):
+                    table["table"] = written
                 if isinstance(model := job.model_of(silo), Imported):
                     table |= {"imports": [model.place], "import_from": _folder_of(model.place)}
                 if not insecure:
@@ -184,12 +186,22 @@ def _data(job: Job, identity: Identity) -> str | None:
     """Return where a site's data is on this machine."""
     if isinstance(job, SetJob):
         return job.data.directory
-    files = job.silos[identity.silo].clients
     if identity.client is None:
         return None
-    if not isinstance(files, Mapping):
+    own = _client_file(job, identity)
+    if own is None:
         raise DeploymentError(f"silos.{identity.silo}.clients: to run all of it here, name every client's file")
-    return str(files[identity.client])
+    return own.file
+
+
+def _format(job: Job, identity: Identity) -> dict[str, Any]:
+    """Return how a client's table is written, as far as the job says it of this client."""
+    own = _client_file(job, identity)
+    return {} if own is None else own.model_dump(include=own.model_fields_set - {"file"})
+
+
+def _client_file(job: Job, identity: Identity) -> ClientFile | None:
+    return job.silos[identity.silo].files.get(identity.client or "") if isinstance(job, TableJob) else None
 
 
 def _folder_of(module: str) -> list[str]:

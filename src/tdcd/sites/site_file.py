@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError
 
 from tdcd.compute import ComputeName
+from tdcd.data.tables.settings import TableFormat
 from tdcd.errors import DeploymentError
 from tdcd.strict import Strict, problems
 from tdcd.training.settings import Count
@@ -76,6 +77,8 @@ class ClientSite(Site):
     """Certificates; only ``--insecure`` does without."""
     data: str | None = None
     """Its table; for a published data set: where its files are."""
+    table: TableFormat = TableFormat()
+    """How its table is written, where that is not as the job says."""
     compute: ComputeName = "auto"
     """How to compute."""
     workers: Count | None = None

@@ -257,6 +257,15 @@ def gather_facts(keys: Sequence[PlacedKeys], column: str) -> Array:
     return _by_id(keys, [key.facts[column] for key in keys])
 
 
+def find_fact(keys: Sequence[PlacedKeys], column: str, value: str) -> str:
+    """Say where a value first stands in a column, among rows with common IDs; nothing where that is not known."""
+    for key in keys:
+        there = key.facts[column] == value if column in key.facts else np.zeros(len(key.ids), dtype=bool)
+        if (there & (key.places >= 0)).any():
+            return f"; the first '{value}' is in row {np.argmax(there & (key.places >= 0)) + 1} of {key.table}"
+    return ""
+
+
 def client_places(keys: Sequence[PlacedKeys]) -> dict[str, Array]:
     """Return, for each client of a silo, the place of every row of its file among the common IDs, or −1."""
     return {key.table.client: key.places for key in keys}

@@ -35,6 +35,22 @@ def parse_numbers(texts: pl.Series) -> pl.Series:
     return values.set(values.is_nan() | values.is_infinite(), None)  # "nan" and "inf" are texts
 
 
+_PATTERNS = {"Y": r"\d{4}", "y": r"\d{2}", "b": r"[A-Za-z]{3}", "B": r"[A-Za-z]{3,9}"}
+"""What a directive of a date format takes; the others take a digit or two. Polars takes the year 26 for %Y, too."""
+
+
+def parse_dates(texts: pl.Series, date_format: str | None) -> pl.Series:
+    """Read dates as days: all in one's own format, or else all such as 2026-01-28; null where a text is none."""
+    if date_format is not None:
+        pattern = re.sub(
+            "%(.)", lambda directive: _PATTERNS.get(directive[1], r"\d{1,2}"), pl.escape_regex(date_format)
+        )
+        dates = texts.set(~texts.str.contains(f"^{pattern}$"), None)
+        if dates.null_count() < len(dates):
+            return dates.str.to_datetime(date_format, strict=False, time_unit="us").dt.epoch("us") / DAY
+    return parse_days(texts)
+
+
 def parse_days(texts: pl.Series) -> pl.Series:
     """Read dates such as 2026-01-28 or 2026-01-28 12:30:00 as days; null where a text is none."""
     dates = texts.set(~texts.str.contains(_DATE), None)

@@ -9,6 +9,7 @@ from tdcd.data.tables.cells import (
     EXACT,
     as_number,
     numbers_among,
+    parse_dates,
     parse_days,
     parse_numbers,
     spellings,
@@ -85,8 +86,11 @@ def _parse_column(batch: Batch, column: str) -> Numbers | None:
         if (marked := values.is_in(numbers_among(settings.missing))).any():  # a mark, perhaps written in another way
             series, values = series.set(marked, None), values.set(marked, None)
         if values.null_count() == len(values):
-            values = parse_days(series)
+            values = parse_dates(series, settings.date_format)
             dates = values.null_count() < len(values)
+            days = parse_days(pl.Series(settings.missing, dtype=pl.String)).drop_nulls().to_list()
+            if dates and (marked := values.is_in(days)).any():  # a mark is written as 2026-01-28 in any file
+                series, values = series.set(marked, None), values.set(marked, None)
         strange = values.is_null() & series.is_not_null()
         if strange.any():
             if values.null_count() == len(values):

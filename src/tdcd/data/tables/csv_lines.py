@@ -5,7 +5,7 @@ every line is checked to have as many cells as the first, and every quote to ope
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -36,19 +36,18 @@ class _Look:
     """Line ends so far, also those within quotes."""
 
 
-def count_rows(path: Path, separator: str, width: int) -> int:
-    """Return the number of rows below the first line; empty lines at the end do not count.
+def count_rows(file: BinaryIO, separator: str, width: int) -> int:
+    """Return the number of rows of a CSV file below the first line; empty lines at the end do not count.
 
     Raises:
         LineError: a line has not ``width`` cells, or is empty, or has a quote out of place.
     """
     look, rest = _Look(ord(separator), width), b""
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            data = rest + chunk
-            rest = data[_checked(data, look) :]
-            if len(rest) > LONGEST:
-                raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
+    while chunk := file.read(CHUNK):
+        data = rest + chunk
+        rest = data[_checked(data, look) :]
+        if len(rest) > LONGEST:
+            raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
     if rest.strip(b"\r\n") and _checked(rest + b"\n", look) <= len(rest):
         raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
     return look.rows - 1

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import TextIOWrapper
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,6 +21,7 @@ from polars import selectors as cs
 from tdcd.data.arrays import Array
 from tdcd.data.tables.cells import DAY, EXACT, numbers_among, parse_days, spellings
 from tdcd.data.tables.csv_lines import LineError, count_rows
+from tdcd.data.tables.encodings import UTF8, EncodingError, find_encoding, open_utf8
 from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import DataError, join_names, nearest
 
@@ -29,7 +31,6 @@ CELLS = 1_000_000
 """Read at a time, at most."""
 PEEK = 1000
 """Rows that are looked at to guess which columns hold numbers."""
-_UTF8 = "it must be text in UTF-8: save it so, or convert it with: iconv -f cp1252 -t utf-8"
 
 
 class Numbers(NamedTuple):
@@ -126,6 +127,10 @@ class TableHead(ABC):
         """The column of IDs, which it must have."""
         return self.need(self.settings.id or "", "id")
 
+    def advise(self, key: str) -> str:
+        """Say where to say how its file is written."""
+        return f"Set silos.{self.silo}.{key}, or {key} for client '{self.client}' alone"
+
     def need(self, column: str, key: str) -> str:
         """Check that it has a column, which the job names as ``key``."""
         if column not in self.header:
@@ -135,7 +140,7 @@ class TableHead(ABC):
                 others = [mark for mark in ";\t|," if mark in only]
                 hint = f"; its first line is '{only[:60]}'"
                 if others:
-                    hint += f". Are its cells separated by '{others[0]}'? Set silos.{self.silo}.separator"
+                    hint += f". Are its cells separated by '{others[0]}'? {self.advise('separator')}"
             raise DataError(f"{self}: it has no column '{column}' (silos.{self.silo}.{key}){hint}")
         return column
 
@@ -168,20 +173,17 @@ class Table(TableHead):
         suffix = self.path.suffix.lower()
         if suffix not in (".csv", ".parquet"):
             raise DataError(f"{self}: neither a .csv nor a .parquet file by its name")
-        try:
-            with self.path.open("rb") as file:
-                start = file.read(4096)
-        except FileNotFoundError as error:
-            raise DataError(f"{self}: no such file") from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self}: cannot be read: {getattr(error, 'strerror', error)}") from error
+        start = self._start
         if not start.strip():
             raise DataError(f"{self}: the file is empty")
         parquet = start.startswith(b"PAR1")
         if suffix == ".csv" and parquet:
             raise DataError(f"{self}: named .csv but holds Parquet; rename it to .parquet")
-        if suffix == ".csv" and b"\0" in start:
-            raise DataError(f"{self}: named .csv but is no text; is it compressed, or a spreadsheet? Save it as CSV")
+        if suffix == ".csv" and b"\0" in start and not self.encoding.startswith(("utf-16", "utf-32")):
+            raise DataError(
+                f"{self}: named .csv but is no text; is it compressed, or a spreadsheet? Save it as CSV. If it is in "
+                f'UTF-16 without a mark, say so: encoding = "utf-16-le". {self.advise("encoding")}'
+            )
         if suffix == ".csv" and b"\r" in start and b"\n" not in start:
             raise DataError(f"{self}: its lines end in a carriage return only; save it with usual line ends")
         if suffix == ".parquet" and not parquet:
@@ -189,15 +191,31 @@ class Table(TableHead):
         return suffix == ".csv"
 
     @cached_property
+    def _start(self) -> bytes:
+        """Its first bytes."""
+        try:
+            with self.path.open("rb") as file:
+                return file.read(4096)
+        except FileNotFoundError as error:
+            raise DataError(f"{self}: no such file") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self}: cannot be read: {getattr(error, 'strerror', error)}") from error
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of a CSV file."""
+        return find_encoding(self._start, self.settings.encoding)
+
+    @cached_property
     def header(self) -> KeysView[str]:
         """The names of its columns, in order."""
         if not self.is_csv:
             return dict.fromkeys(self._guarded(lambda: self._scanned().collect_schema()).names()).keys()
         try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
+            with TextIOWrapper(self._open(), encoding="utf-8-sig", newline="") as file:
                 first = next(csv.reader(file, delimiter=self.settings.separator), [])
         except (OSError, ValueError, csv.Error) as error:
-            raise DataError(f"{self}: cannot be read as CSV: {error}; {_UTF8}") from error
+            raise DataError(f"{self}: cannot be read as CSV: {error}. {self._other_encoding}") from error
         names = [name.strip() for name in first]
         if not names:
             raise DataError(f"{self}: its first line is empty; it must name the columns")
@@ -231,7 +249,8 @@ class Table(TableHead):
         if not self.is_csv:
             return int(self._guarded(lambda: self._scanned().select(pl.len()).collect().item()))
         try:
-            return count_rows(self.path, self.settings.separator, len(self.header))
+            with self._open() as file:
+                return count_rows(file, self.settings.separator, len(self.header))
         except LineError as error:
             raise DataError(f"{self}: {error}") from error
 
@@ -295,7 +314,7 @@ class Table(TableHead):
         if not self.is_csv:
             return pl.scan_parquet(self.path, glob=False)
         return pl.scan_csv(
-            self.path,
+            self.path if self.encoding == UTF8 else self._open(),
             has_header=False,
             skip_rows=1,
             schema={name: pl.Float64 if name in numeric else pl.String for name in self.header},
@@ -303,6 +322,20 @@ class Table(TableHead):
             null_values=sorted({"", *spellings(self.settings.missing)}) if numeric else None,
             glob=False,
         )
+
+    def _open(self) -> BinaryIO:
+        """Open a CSV file as text in UTF-8."""
+        try:
+            return open_utf8(self.path, self.encoding)
+        except EncodingError as error:
+            raise DataError(f"{self}: {error}. {self._other_encoding}") from error
+        except OSError as error:
+            raise DataError(f"{self}: cannot be read: {error.strerror}") from error
+
+    @property
+    def _other_encoding(self) -> str:
+        """What to do about a file in another encoding."""
+        return f'Save it in UTF-8, or name its encoding, such as "cp1252". {self.advise("encoding")}'
 
     def _no_values(self) -> Iterator[pl.Expr]:
         """Say how cells become null: texts once they are stripped, numbers by their value."""
@@ -330,7 +363,7 @@ class Table(TableHead):
     def _damaged(self, error: Exception) -> DataError:
         kind = "CSV" if self.is_csv else "Parquet"
         what = (str(error).strip().splitlines() or ["?"])[0]
-        what += f"; {_UTF8}" if "utf-8" in what else ""
+        what += f". {self._other_encoding}" if "utf-8" in what else ""
         return DataError(f"{self}: damaged, cannot be read as {kind}: {what}")
 
 

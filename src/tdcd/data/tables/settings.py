@@ -1,13 +1,53 @@
 """How a silo's tables are read: kept apart from their reading, so that other jobs do without polars."""
 
-from typing import Annotated, Literal
+import codecs
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tdcd.strict import Strict
 
+_DIRECTIVES = frozenset("dmYybBHMS")
 
-class TableSettings(Strict):
+
+def _encoding(value: Any) -> Any:
+    try:
+        "id".encode(str(value))
+        codecs.lookup(str(value))
+    except (LookupError, ValueError) as error:
+        raise ValueError(f'is no encoding of texts, such as "utf-8", "cp1252" or "utf-16" (is {value!r})') from error
+    return value
+
+
+def _date_format(value: Any) -> Any:
+    used = re.findall("%(.?)", value) if isinstance(value, str) else []
+    year, month = {"Y", "y"} & {*used}, {"m", "b", "B"} & {*used}
+    twice, run_together = len({*used}) < len(used), re.search("%.%", str(value))
+    if {*used} - _DIRECTIVES or "d" not in used or len(year) != 1 or len(month) != 1 or twice or run_together:
+        raise ValueError(
+            'writes a date with %d, %m (or the month\'s English name, %b or %B) and %Y (or %y), such as "%d.%m.%Y", '
+            f"and a time with %H, %M and %S: each once, with a sign between two of them (is {value!r})"
+        )
+    return value
+
+
+class TableFormat(Strict):
+    """How a client's file is written; what a client does not say is as its silo says."""
+
+    separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
+    """What separates the cells of a CSV file."""
+    encoding: Annotated[str, BeforeValidator(_encoding)] = "utf-8"
+    """How a CSV file writes characters as bytes. A file that begins with a mark of UTF-8 or UTF-16 is read as that."""
+    decimal: Literal[".", ","] = "."
+    """What stands before the decimals of numbers in a CSV file."""
+    thousands: Annotated[str, Field(pattern=r"^[., ']?$")] = ""
+    """What groups the digits of numbers in a CSV file."""
+    date_format: Annotated[str, BeforeValidator(_date_format)] | None = None
+    """How dates are written besides 2026-01-28: "%d.%m.%Y" for 28.01.2026."""
+
+
+class TableSettings(TableFormat):
     """How to read a silo's tables."""
 
     id: str | None = None
@@ -24,15 +64,21 @@ class TableSettings(Strict):
     """A category in fewer training rows than this counts as "other"."""
     missing: list[str] = ["NA", "N/A", "#N/A", "NaN", "null"]
     """What means that there is no value, in large or small letters; an empty cell always does."""
-    decimal: Literal[".", ","] = "."
-    """What stands before the decimals of numbers in a CSV file."""
-    thousands: Annotated[str, Field(pattern=r"^[., ']?$")] = ""
-    """What groups the digits of numbers in a CSV file."""
-    separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
-    """What separates the cells of a CSV file."""
 
     @model_validator(mode="after")
     def _different(self) -> "TableSettings":
         if self.thousands == self.decimal:
             raise ValueError("thousands and decimal are the same; numbers would be ambiguous")
         return self
+
+    def with_formats(self, *formats: TableFormat) -> "TableSettings":
+        """Return these settings for one client: each format replaces what it says, the last one counts.
+
+        Raises:
+            JobError: what comes out contradicts itself.
+        """
+        values = {name: getattr(self, name) for name in TableSettings.model_fields}
+        for own in formats:
+            said = own.model_fields_set & TableFormat.model_fields.keys()
+            values |= {name: getattr(own, name) for name in said}
+        return TableSettings(**values)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
-from tdcd.data.label_encoding import encode_labels_alone
+from tdcd.data.label_encoding import LabelError, encode_labels_alone
 from tdcd.data.tables.alignment import (
     NUMBERS,
     TEXTS,
@@ -21,6 +21,7 @@ from tdcd.data.tables.alignment import (
     PlacedKeys,
     as_kind,
     digest,
+    find_fact,
     gather_facts,
     id_array,
     kind_of,
@@ -87,13 +88,16 @@ class OwnTable:
                 table.need(column, key)
         if labels:
             label = table.settings.label or ""
-            self._encode_labels(ClientTable(table).read_keys([label]).facts[label])
+            keys = ClientTable(table).read_keys([label])
+            own = PlacedKeys(table, keys.ids, keys.facts, np.arange(len(keys.ids)))
+            self._encode_labels(keys.facts[label], own)
 
     def _table(self) -> Table:
         if not self._site.data:
             raise DataError(f'{self._identity}: its site file names no table: data = "north.csv"')
         silo, client = self._identity.silo, self._identity.client or ""
-        return Table(silo, client, Path(self._site.data), self._job.silos[silo])
+        settings = self._job.silos[silo].settings_of(client, self._site.table)
+        return Table(silo, client, Path(self._site.data), settings)
 
     def check_unchanged(self) -> None:
         """Check that the file is as it was when it was read.
@@ -184,15 +188,17 @@ class OwnTable:
         own = PlacedKeys(keyed.keys.table, keyed.keys.ids, keyed.keys.facts, placed.places)
         texts = gather_facts([own], self._job.silos[self._identity.silo].label or "")
         try:
-            encoded = self._encode_labels(texts)
+            encoded = self._encode_labels(texts, own)
         except DataError as error:  # what the hub hears must not tell labels
             self._log(str(error))
             raise DataError(f"{self._identity}: its labels do not fit the job; its own log says why") from error
         return {part: torch.from_numpy(encoded[placed.parts == part]) for part in parts}
 
-    def _encode_labels(self, texts: Array) -> Array:
+    def _encode_labels(self, texts: Array, own: PlacedKeys) -> Array:
         labels = self._job.labels
         try:
             return encode_labels_alone(texts, self._job.training.loss, labels.positive, labels.classes)
         except DataError as error:
-            raise DataError(f"{self._table()}: {error}") from error
+            column = own.table.settings.label or ""
+            where = find_fact([own], column, error.label) if isinstance(error, LabelError) else ""
+            raise DataError(f"{own.table}: {error}{where}") from error

@@ -15,7 +15,6 @@ from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
 from tdcd.data.holdout import Part
-from tdcd.data.label_encoding import encode_labels
 from tdcd.errors import DataError, RunError
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job, TableJob
@@ -114,7 +113,7 @@ class SiloPlan:
 def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "list[Keys]", where: str) -> SiloPlan:
     """Find out who holds what from the IDs that the clients sent."""
     from tdcd.data.tables.alignment import owners  # brings polars
-    from tdcd.jobs.tables import labels_of_ids, parts_of_ids, silo_features
+    from tdcd.jobs.tables import encode_silo_labels, labels_of_ids, parts_of_ids, silo_features
 
     parts, placed = parts_of_ids(job, alignment, where), alignment.place(keys)
     names, objective = [key.table.client for key in keys], job.training.objective
@@ -122,7 +121,8 @@ def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "li
     classes: tuple[str, ...] = tuple(job.labels.classes or ())
     if not job.labels.private:
         texts = labels_of_ids(job, silo, alignment, placed)
-        labels, classes = encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
+        owner = silo if job.silos[silo].label else job.labels.silo or job.label_owners()[0]
+        labels, classes = encode_silo_labels(job, owner, texts, placed)
         outputs = objective.width(torch.from_numpy(labels))
     if isinstance(objective, CrossEntropy):
         outputs = max(outputs, len(job.labels.classes or ()))
