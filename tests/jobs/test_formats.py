@@ -156,8 +156,8 @@ def test_a_site_file_says_how_its_table_is_written(folder: Path) -> None:
         ({"encoding": "utf-8"}, "client 'south' .*Save it in UTF-8, or name its encoding, such as .cp1252.. Set"),
         ({"encoding": "utf-16"}, "client 'south' "),
         ({"encoding": "ascii"}, "client 'south' .*'ascii' codec|client 'south' .*is no text in ascii"),
-        ({"decimal": ".", "thousands": ""}, "column 'limit' holds numbers at client 'north'"),
-        ({"date_format": "%d/%m/%Y"}, "column 'since' holds numbers at client 'north'"),
+        ({"decimal": ".", "thousands": ""}, "column 'limit' holds numbers at client 'north' .* decimal for client 'so"),
+        ({"date_format": "%d/%m/%Y"}, "column 'since' holds dates at client 'north' .*date_format for client 'so"),
         ({"date_format": "%m.%d.%Y"}, r"column 'since' holds numbers and texts: row \d+ is"),
     ],
 )  # fmt: skip

@@ -17,7 +17,11 @@ def command(
     job: Annotated[Path, typer.Argument(help="A job file, or the name of an embedded job.")],
     data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
 ) -> None:
-    """Read a job's data, align and prepare it, and show who has what; reports all column problems at once."""
+    """Read a job's data, align and prepare it, and show who has what; reports all column problems at once.
+
+    Warns of columns that can be read, but look wrong: constants, codes for missing values, outliers, amounts and dates
+    that are taken as categories, hundreds of categories, and columns that are nearly the label.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -25,10 +29,17 @@ def command(
     from tdcd.data.label_encoding import must_name
     from tdcd.jobs.data import load_data
     from tdcd.jobs.load import load_job
+    from tdcd.jobs.schema import TableJob
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
     with terminal(stderr=True).status("") as status:
         result = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
+        warnings = []
+        if isinstance(read, TableJob):
+            from tdcd.jobs.check import find_warnings
+
+            status.update("looking at the columns")
+            warnings = find_warnings(read, result)
     console = terminal()
     for note in result.federation.notes:
         console.print(note, markup=False, soft_wrap=True)
@@ -58,3 +69,5 @@ def command(
         counts = result.federation.samples.labels.bincount(minlength=len(result.federation.classes)).tolist()
         text = ", ".join(f"{name} {count:,}" for name, count in zip(result.federation.classes, counts, strict=True))
         console.print(f"Training labels: {text}", markup=False, soft_wrap=True)
+    for warning in warnings:
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)

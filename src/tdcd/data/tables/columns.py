@@ -15,8 +15,9 @@ from tdcd.data.tables.cells import (
     spellings,
     write_plainly,
 )
-from tdcd.data.tables.reader import Batch, Numbers, Table, TableHead
+from tdcd.data.tables.reader import RAW, Batch, Numbers, Table, TableHead
 from tdcd.data.tables.settings import TableSettings
+from tdcd.data.tables.suspects import date_spellings
 from tdcd.errors import DataError
 
 _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
@@ -97,6 +98,12 @@ def _parse_column(batch: Batch, column: str) -> Numbers | None:
                 return None
             number, text = batch.row(values.is_not_null()), batch.row(strange)
             parts = f"row {number} is '{batch.cell(column, number)}'"
+            ways = [[*date_spellings([batch.cell(column, row)])] for row in (number, text)]
+            if dates and ways[1] and ways[0] != ways[1]:
+                raise DataError(
+                    f"{batch.table}: column '{column}' holds dates in two spellings: {parts}, row {text} "
+                    f"'{batch.cell(column, text)}'. Write all of them in one, best as 2026-01-28"
+                )
             raise mixed(batch.table, column, f"{parts}, row {text} the text '{batch.cell(column, text)}'")
     elif series.dtype.is_numeric():
         values = series.cast(pl.Float64)
@@ -158,6 +165,31 @@ def _parse_texts(batch: Batch, column: str) -> pl.Series:
         series = series.set(codes(series, batch.table).is_in(written), None)
     truths = series.is_in(sorted(spellings(["true", "false"])))
     return series.set(truths, None).fill_null(series.str.to_lowercase()) if truths.any() else series
+
+
+def marks_of(batch: Batch, column: str) -> Array | None:
+    """Return which mark of ``missing_flags`` stands in each row, from 1, or 0; None where there are no such marks."""
+    if not batch.table.settings.missing_flags:
+        return None
+    if column not in batch.marks:
+        batch.marks[column] = _find_marks(batch, column)
+    return batch.marks[column]
+
+
+def _find_marks(batch: Batch, column: str) -> Array:
+    raw, settings = batch.frame[RAW + column], batch.table.settings
+    texts = raw.cast(pl.String).str.strip_chars()
+    if raw.dtype.is_numeric():
+        numbers = raw.cast(pl.Float64)
+    else:
+        numbers = parse_numbers(write_plainly(texts, settings if batch.table.is_csv else TableSettings()))
+    result = np.zeros(len(raw), dtype=np.int8)
+    for place, mark in enumerate(settings.missing_flags, start=1):
+        here = texts.is_in(sorted(spellings([mark])))
+        if (number := as_number(mark)) is not None:
+            here = here | (numbers == number)
+        result[here.fill_null(value=False).to_numpy()] = place
+    return result
 
 
 def codes(series: pl.Series, table: Table, *, names: bool = False) -> pl.Series:

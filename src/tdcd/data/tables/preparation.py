@@ -25,9 +25,10 @@ import polars as pl
 from pydantic import Field, ValidationError
 
 from tdcd.data.arrays import Array
-from tdcd.data.tables.columns import numbers_of, texts_of
-from tdcd.data.tables.reader import Batch
-from tdcd.data.tables.survey import NumberFacts, Survey, text_among_numbers, unlike
+from tdcd.data.tables.columns import marks_of, numbers_of, texts_of
+from tdcd.data.tables.reader import Batch, TableHead
+from tdcd.data.tables.survey import CategoryFacts, Facts, NumberFacts, Survey, text_among_numbers, unlike
+from tdcd.data.tables.suspects import date_spellings
 from tdcd.errors import DataError, RunError, join_names
 from tdcd.strict import Strict, problems
 
@@ -54,18 +55,30 @@ class Number(Strict):
     """Whether a column tells where there was no value."""
     dates: bool = False
     """Whether they are dates, counted in days."""
+    marks: list[str] = []
+    """Marks of no value that have a column of their own."""
 
     @property
     def outputs(self) -> list[str]:
         """What its columns of numbers are called."""
-        return [self.name] + [f"{self.name} missing"] * self.flagged
+        return [self.name] + [f"{self.name} missing"] * self.flagged + _mark_outputs(self)
 
     def describe(self) -> str:
         """Tell what it holds."""
-        text = f"numbers, {self.mean:.4g} ± {self.deviation:.4g}"
+        kind = "dates" if self.dates else "numbers"
+        if self.constant:
+            return f"{kind}, all {self.shown_mean}: left out{_describe_gaps(self)}"
+        spread = f"{self.deviation:.4g}" + " days" * self.dates
+        return f"{kind}, {self.shown_mean} ± {spread}{_describe_gaps(self)}"
+
+    @property
+    def shown_mean(self) -> str:
+        """The mean as people read it; that of a constant column in full."""
         if self.dates:
-            text = f"dates, {date(1970, 1, 1) + timedelta(days=self.mean)} ± {self.deviation:.4g} days"
-        return text + "; left out, as it is constant" * self.constant + "; gaps" * self.flagged
+            return str(date(1970, 1, 1) + timedelta(days=self.mean))
+        if self.constant and self.mean.is_integer() and self.rest.is_integer():
+            return str(int(self.mean) + int(self.rest))
+        return f"{self.mean:.15g}" if self.constant else f"{self.mean:.4g}"
 
     @property
     def constant(self) -> bool:
@@ -98,6 +111,7 @@ class Number(Strict):
             out[:, 0] = scaled
         if self.flagged:
             out[:, 1] = unknown
+        _write_marks(self, batch, rows, out)
         return Counter()
 
 
@@ -111,17 +125,20 @@ class Category(Strict):
     """Whether rare and unknown categories have a column."""
     flagged: bool
     """Whether a column tells where there was no value."""
+    marks: list[str] = []
+    """Marks of no value that have a column of their own."""
 
     @property
     def outputs(self) -> list[str]:
         """What its columns of numbers are called."""
-        marks = [f"{self.name} = {value}" for value in self.values]
-        return marks + [f"{self.name} other"] * self.other + [f"{self.name} missing"] * self.flagged
+        values = [f"{self.name} = {value}" for value in self.values]
+        more = [f"{self.name} other"] * self.other + [f"{self.name} missing"] * self.flagged
+        return values + more + _mark_outputs(self)
 
     def describe(self) -> str:
         """Tell what it holds."""
         shown = ", ".join(self.values[:6]) + " …" * (len(self.values) > 6)
-        return f"{len(self.values)} categories{' and rare ones' * self.other}: {shown}" + "; gaps" * self.flagged
+        return f"{len(self.values)} categories{' and rare ones' * self.other}: {shown}{_describe_gaps(self)}"
 
     @property
     def constant(self) -> bool:
@@ -145,11 +162,29 @@ class Category(Strict):
         other = len(self.values) if self.other else -1
         place = texts.replace_strict(places, default=other, return_dtype=pl.Int32).to_numpy().copy()
         if texts.null_count():
-            place[texts.is_null().to_numpy()] = out.shape[1] - 1 if self.flagged else -1
+            place[texts.is_null().to_numpy()] = len(self.values) + self.other if self.flagged else -1
         known = np.flatnonzero(place >= 0)
         out[known, place[known]] = 1.0
+        _write_marks(self, batch, rows, out)
         strange = texts.drop_nulls().filter(~texts.drop_nulls().is_in(self.values))
         return Counter(strange.to_list())
+
+
+def _mark_outputs(column: Number | Category) -> list[str]:
+    return [f"{column.name} missing {mark}" for mark in column.marks]
+
+
+def _describe_gaps(column: Number | Category) -> str:
+    return "; gaps" * column.flagged + f", with a flag for {join_names(column.marks)}" * bool(column.marks)
+
+
+def _write_marks(column: Number | Category, batch: Batch, rows: Array, out: Array) -> None:
+    """Say in the last columns where which mark of no value stood."""
+    marks = marks_of(batch, column.name) if column.marks else None
+    if marks is not None:
+        known = batch.table.settings.missing_flags
+        for place, mark in enumerate(column.marks, start=out.shape[1] - len(column.marks)):
+            out[:, place] = marks[rows] == known.index(mark) + 1
 
 
 class Preparation(Strict):
@@ -227,6 +262,22 @@ def fit(surveys: Iterable[Survey], columns: Sequence[str], rare: int) -> Prepara
     return Preparation(columns=parts)
 
 
+def _numbers_and_texts(column: str, numbers: tuple[TableHead, Facts], texts: tuple[TableHead, Facts]) -> DataError:
+    """Return the error about a column that holds numbers or dates at one client, and texts at another."""
+    (one, facts), (two, others) = numbers, texts
+    dates = isinstance(facts, NumberFacts) and facts.dates
+    example = min(others.counts, default="") if isinstance(others, CategoryFacts) else ""
+    advice = f"mend one, or list the column in silos.{one.silo}.categories"
+    if dates and date_spellings([example]):
+        advice += f". If '{example}' is a date, say how it is written. {two.advise('date_format')}"
+    elif not dates and _LIKE_NUMBERS.fullmatch(example):
+        advice += f". If '{example}' is a number, say how it is written. {two.advise('decimal')}"
+    return DataError(
+        f"silo '{one.silo}': column '{column}' holds {'dates' if dates else 'numbers'} at client '{one.client}' "
+        f"({one.path}) and texts at '{two.client}' ({two.path}); {advice}"
+    )
+
+
 def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | Category:
     parts = [(survey.table, survey.report.facts[column]) for survey in surveys if column in survey.report.facts]
     silo = surveys[0].table.silo
@@ -242,13 +293,13 @@ def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | C
                 f"'{two.client}' ({two.path})"
             )
         if type(facts) is not type(total):
-            one, two = (first, table) if isinstance(total, NumberFacts) else (table, first)
-            raise DataError(
-                f"silo '{silo}': column '{column}' holds numbers at client '{one.client}' ({one.path}) and texts at "
-                f"'{two.client}' ({two.path}); mend one, or list the column in silos.{silo}.categories"
-            )
+            if isinstance(total, NumberFacts):
+                raise _numbers_and_texts(column, (first, total), (table, facts))
+            raise _numbers_and_texts(column, (table, facts), (first, total))
         total = total + facts  # type: ignore[operator]
     missing = total.missing + sum(survey.report.empty.get(column, 0) for survey in surveys)
+    marked = sum((survey.report.marked.get(column, Counter()) for survey in surveys), Counter[str]())
+    marks = [mark for mark in first.settings.missing_flags if marked[mark]]
     if isinstance(total, NumberFacts):
         if not total.count:
             raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
@@ -261,14 +312,23 @@ def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | C
             deviation=total.deviation,
             flagged=missing > 0,
             dates=total.dates,
+            marks=marks,
         )
     if not total.counts:
         raise DataError(f"silo '{silo}': column '{column}' has no value in any training row; {advice}")
     if column not in first.settings.categories and all(_LIKE_NUMBERS.fullmatch(text) for text in total.counts):
+        spellings = list(date_spellings(total.counts).values())
+        if len(spellings) > 1:
+            raise DataError(
+                f"silo '{silo}': column '{column}' holds dates in several spellings, such as '{spellings[0]}' and "
+                f"'{spellings[1]}'. Write all of them in one, best as 2026-01-28; where clients differ, name the "
+                "date_format of each"
+            )
         raise DataError(
             f"silo '{silo}': column '{column}' holds texts that look like numbers or dates, such as "
-            f'\'{min(total.counts)}\'. For 1.234,56 set silos.{silo}.decimal = "," and thousands = "."; write dates as '
-            f"2026-01-28; if these are categories, list the column in silos.{silo}.categories"
+            f'\'{min(total.counts)}\'. For 1.234,56 set silos.{silo}.decimal = "," and thousands = "."; for dates such '
+            f'as 28.01.2026 set date_format = "%d.%m.%Y", or write them as 2026-01-28; if these are categories, list '
+            f"the column in silos.{silo}.categories"
         )
     common = sorted(value for value, count in total.counts.items() if count >= rare)
     if not common:
@@ -282,4 +342,5 @@ def _fit_column(column: str, surveys: Sequence[Survey], rare: int) -> Number | C
             f"silo '{silo}': column '{column}' holds {len(common):,} categories that occur in {rare} training rows: "
             f"too many inputs; {advice}, or set silos.{silo}.rare to a larger number"
         )
-    return Category(name=column, values=common, other=len(common) < len(total.counts), flagged=missing > 0)
+    other = len(common) < len(total.counts)
+    return Category(name=column, values=common, other=other, flagged=missing > 0, marks=marks)

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 CELLS = 1_000_000
 """Read at a time, at most."""
+RAW = "\0"
+"""Begins the name of a column of cells as they are written."""
 PEEK = 1000
 """Rows that are looked at to guess which columns hold numbers."""
 
@@ -72,6 +74,8 @@ class Batch:
     """Columns that were parsed as numbers, or are known to hold texts (None)."""
     texts: dict[str, pl.Series] = field(default_factory=dict)
     """Columns that were parsed as texts."""
+    marks: dict[str, Array] = field(default_factory=dict)
+    """Columns in which marks of ``missing_flags`` were looked for: the number of the mark in each row, from 1, or 0."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,7 +101,8 @@ class Batch:
         """Return what was parsed of some rows, without the cells it was parsed from."""
         texts = {name: series.gather(places) for name, series in self.texts.items()}
         numbers = {name: None if column is None else column.at(places) for name, column in self.numbers.items()}
-        return Batch(self.table, self.rows[places], pl.DataFrame(), numbers, texts)
+        marks = {name: column[places] for name, column in self.marks.items()}
+        return Batch(self.table, self.rows[places], pl.DataFrame(), numbers, texts, marks)
 
 
 @dataclass(frozen=True)
@@ -281,7 +286,7 @@ class Table(TableHead):
 
     def _pieces(self, names: list[str], numeric: frozenset[str], skip: int = 0) -> Iterator[pl.DataFrame]:
         """Yield rows; where columns are read as numbers, only up to the first piece that holds something else."""
-        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*self._no_values())
+        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*self._no_values(), *self._raw(names))
         cleaned = cleaned.slice(skip) if skip else cleaned
         size = max(1, CELLS // len(names))
         try:
@@ -300,7 +305,8 @@ class Table(TableHead):
     def _numeric(self) -> frozenset[str]:
         """The columns of a CSV file that hold plain numbers in its first rows, and can mean nothing else."""
         settings = self.settings
-        if (settings.decimal, settings.thousands) != (".", "") or numbers_among(settings.missing):
+        plain = (settings.decimal, settings.thousands) == (".", "")
+        if not plain or settings.missing_flags or numbers_among(settings.missing):
             return frozenset()
         first = self._guarded(lambda: self._scanned().head(PEEK).with_columns(*self._no_values()).collect())
         taken = {settings.id, settings.label, *settings.categories}
@@ -352,6 +358,11 @@ class Table(TableHead):
             days = parse_days(pl.Series(self.settings.missing, dtype=pl.String)).drop_nulls().to_list()
             dates = cs.date() | cs.datetime()
             yield pl.when(~(dates.cast(pl.Datetime("us")).dt.epoch("us") / DAY).is_in(days)).then(dates)
+
+    def _raw(self, names: Sequence[str]) -> Iterator[pl.Expr]:
+        """Keep cells also as they are written, where it counts which mark of no value stood there."""
+        if self.settings.missing_flags:
+            yield cs.by_name(*names).as_expr().name.prefix(RAW)
 
     def _guarded(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""

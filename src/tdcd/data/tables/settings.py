@@ -64,9 +64,13 @@ class TableSettings(TableFormat):
     """A category in fewer training rows than this counts as "other"."""
     missing: list[str] = ["NA", "N/A", "#N/A", "NaN", "null"]
     """What means that there is no value, in large or small letters; an empty cell always does."""
+    missing_flags: list[str] = []
+    """Those of ``missing`` that mean different things: each gets an input that says where it stood."""
 
     @model_validator(mode="after")
     def _different(self) -> "TableSettings":
+        if strange := [mark for mark in self.missing_flags if mark not in self.missing]:
+            raise ValueError(f"missing_flags: '{strange[0]}' is not listed in missing")
         if self.thousands == self.decimal:
             raise ValueError("thousands and decimal are the same; numbers would be ambiguous")
         return self

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tdcd.data.arrays import Array, is_constant
-from tdcd.data.tables.columns import mixed, numbers_of, texts_of
+from tdcd.data.tables.columns import marks_of, mixed, numbers_of, texts_of
 from tdcd.data.tables.reader import Batch, Numbers, TableHead
 from tdcd.errors import DataError
 
@@ -119,6 +119,8 @@ class SurveyReport:
     """Training rows without a value in columns of which no value was seen yet: numbers or texts, nobody knows."""
     problems: dict[str, str] = field(default_factory=dict)
     """What is wrong with columns: all of it is reported at once."""
+    marked: dict[str, Counter[str]] = field(default_factory=dict)
+    """Training rows with marks of ``missing_flags``, by column and mark."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Survey:
             if column not in self.report.problems:
                 try:
                     self._look(batch, column, training)
+                    self._count_marks(batch, column, training)
                 except DataError as error:
                     self.report.problems[column] = str(error)
 
@@ -154,6 +157,13 @@ class Survey:
             if isinstance(known, NumberFacts):
                 raise text_among_numbers(batch, column)
             self._add(column, CategoryFacts.of(texts_of(batch, column).filter(pl.Series(training))))
+
+    def _count_marks(self, batch: Batch, column: str, training: Array) -> None:
+        marks = marks_of(batch, column)
+        if marks is not None:
+            counts = np.bincount(marks[training])[1:].tolist()
+            named = {mark: n for mark, n in zip(self.table.settings.missing_flags, counts, strict=False) if n}
+            self.report.marked.setdefault(column, Counter()).update(named)
 
     def _add(self, column: str, facts: Facts) -> None:
         if column in self.report.facts:

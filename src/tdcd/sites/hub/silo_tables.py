@@ -191,9 +191,10 @@ class SiloTables:
             report = TypeAdapter(SurveyReport).validate_json(reply.report)
         except ValidationError as error:
             raise RefusedError(f"client '{link.name}': its survey is malformed: {error!r}"[:500]) from error
-        if not all(map(_plausible, report.facts.values())):
+        counts = (count for marks in report.marked.values() for count in marks.values())
+        if not all(map(_plausible, report.facts.values())) or any(count < 0 for count in counts):
             raise RefusedError(f"client '{link.name}' reports impossible counts or sums")
-        if {*report.facts, *report.empty, *report.problems} - set(self._columns):
+        if {*report.facts, *report.empty, *report.problems, *report.marked} - set(self._columns):
             raise RefusedError(f"client '{link.name}' reports columns that it was not asked about")
         self._surveys[link.name] = Survey(self.keys[link.name].table, self._columns, report)
         await self.news.tell()
