@@ -33,7 +33,7 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     parse_job(table, "docs")
     assert set(table) | {"workers", "labels"} == set(Job.model_fields)
     assert "# workers =" in text
-    assert set(table["data"]) | {"directory", "pixels"} == set(SetData.model_fields)
+    assert set(table["data"]) | {"directory", "pixels", "sets"} == set(SetData.model_fields)
     assert "# directory =" in text
     assert set(table["silos"]["left"]) == {"clients", "rows", "model"}
     assert set(table["training"]) | {"clip_norm", "patience"} == set(Settings.model_fields)

@@ -68,7 +68,7 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
 
 def _from_set(job: SetJob, where: str) -> JobData:
     data = job.data
-    dataset = read(data.source, data.directory, data.pixels)
+    dataset = read(data.source, data.directory, data.pixels, data.sets)
     split = data.features or SETS[data.source].features
     blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
     names = [*blocks]
@@ -103,7 +103,7 @@ def _from_set(job: SetJob, where: str) -> JobData:
         for silo in names
     ]
     federation = Federation.from_silos(silos, samples.pop(Part.TRAIN).labels, ids[Part.TRAIN])
-    notes = []
+    notes = list(dataset.notes)
     if dataset.columns:
         taken = np.concatenate([np.arange(len(dataset.columns))[index[-1]] for index in blocks.values()])
         distinct = len(np.unique(taken))

@@ -16,7 +16,7 @@ from pydantic import (
 from tdcd.compute import ComputeName
 from tdcd.data.features import Features
 from tdcd.data.rows import Equal, Rows
-from tdcd.data.sets import SetName
+from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.models import Model, ModelSpec
@@ -60,6 +60,8 @@ class SetData(_Split):
     """Where its files are; not for the built-in ones."""
     pixels: Count | None = None
     """Scale pictures to this width and height; for ModelNet."""
+    sets: PatientSets | None = None
+    """Which sets of patients train and which test; for PhysioNet 2012. Default: a trains, the others test."""
     features: Features | None = None
     """How silos share the features; default: as fits the data set."""
 

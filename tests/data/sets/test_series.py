@@ -6,10 +6,13 @@ import pytest
 
 from data.sets import trees
 from tdcd.data.holdout import Part, parts_of
-from tdcd.data.sets import SETS, mimic3, read, split_among
+from tdcd.data.sets import SETS, PatientSets, mimic3, read, split_among
 from tdcd.data.sets.base import Dataset
+from tdcd.data.sets.inspect import inspect
 from tdcd.data.sets.mimic3 import CATEGORIES, CHANNELS, NORMAL
 from tdcd.errors import DataError
+from tdcd.jobs.data import load_data
+from tdcd.jobs.load import load_job
 
 STAYS = [
     ("a", 132541, 1, ["00:07,HR,80", "00:50,HR,90", "02:00,HR,100", "48:00,HR,70", "00:10,Weight,-1"]),
@@ -50,6 +53,40 @@ def test_physionet2012(tmp_path: Path) -> None:
     values = rows[1, :, place]
     assert np.allclose(heart, (values - values.mean()) / values.std(), atol=1e-5)
     assert not known[0, :, place - 19].any()  # nothing known: the mean
+
+
+def in_sets(tmp_path: Path, sets: dict[str, list[str]] | None) -> tuple[list[int], list[int]]:
+    """Return who trains and who tests."""
+    dataset = read("physionet2012", tmp_path, sets=None if sets is None else PatientSets.model_validate(sets))
+    testing = np.zeros(len(dataset), dtype=bool) if dataset.testing is None else dataset.testing
+    return dataset.ids[~testing].tolist(), dataset.ids[testing].tolist()
+
+
+def test_sets_of_physionet2012_train_or_test(tmp_path: Path) -> None:
+    trees.physionet(tmp_path, [*STAYS, ("c", 152871, 1, ["00:07,HR,80"])])
+    assert in_sets(tmp_path, None) == ([132539, 132541], [142675, 152871])
+    assert in_sets(tmp_path, {"train": ["a"], "test": ["c"]}) == ([132539, 132541], [152871])
+    assert in_sets(tmp_path, {"train": ["c", "b"], "test": ["a"]}) == ([152871, 142675], [132539, 132541])
+    assert in_sets(tmp_path, {"train": ["c"]}) == ([152871], [])
+    (tmp_path / "Outcomes-a.txt").unlink()
+    assert in_sets(tmp_path, None) == ([142675], [152871])
+    with pytest.raises(DataError, match="Outcomes-a.txt: missing"):
+        in_sets(tmp_path, {"train": ["a"], "test": ["c"]})
+    with pytest.raises(ValueError, match="names set c twice"):
+        in_sets(tmp_path, {"train": ["b", "c"], "test": ["c"]})
+    with pytest.raises(DataError, match="digits: sets goes with physionet2012 only"):
+        read("digits", sets=PatientSets(train=["a"]))
+
+
+def test_lines_of_physionet2012_without_a_parameter_are_counted_and_left_out(tmp_path: Path) -> None:
+    stays = [*STAYS, ("c", 152871, 1, ["00:07,HR,80", "00:09,,81", "01:00, ,"]), ("c", 152873, 0, ["00:09,,-1"])]
+    trees.physionet(tmp_path, [stay for stay in stays if stay[0] != "b"])
+    dataset = read("physionet2012", tmp_path)
+    assert dataset.notes == ("set c: 3 lines of 2 stays name no parameter, and are left out",)
+    assert inspect(dataset)["notes"] == dataset.notes[0]
+    assert rows_of(dataset)[2, 0, dataset.columns.index("HR")] == 80
+    job = load_job("physionet2012", {"data.directory": str(tmp_path), "data.clients": 1})
+    assert dataset.notes[0] in load_data(job).federation.notes
 
 
 def test_one_set_of_physionet2012_is_enough(tmp_path: Path) -> None:

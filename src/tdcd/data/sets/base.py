@@ -40,6 +40,8 @@ class Dataset:
     a value is not known, becomes 0."""
     attributes: Mapping[str, Array] = field(default_factory=dict)
     """Facts of each sample that are no features, by which rows can fall to clients."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the files, and the like."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,7 +62,8 @@ class Published:
     features: FeatureSplit
     """How silos share it unless the job says otherwise."""
     read: Callable[..., Dataset]
-    """Reads it from a directory; ModelNet also takes the width and height to scale its pictures to."""
+    """Reads it from a directory; ModelNet also takes the width and height to scale its pictures to, PhysioNet 2012
+    which sets of patients train and which test."""
 
 
 def whole(rows: Array) -> Callable[[], Iterator[Array]]:

@@ -32,6 +32,8 @@ def inspect(dataset: Dataset) -> dict[str, str]:
         result["columns"] = ", ".join(dataset.columns)
     if dataset.attributes:
         result["rows by"] = f"{', '.join(dataset.attributes)} can say which client has a row"
+    if dataset.notes:
+        result["notes"] = "; ".join(dataset.notes)
     same = [numbers for numbers in seen.values() if len(numbers) > 1]
     if same:
         result["the same"] = _same(dataset, same)
