@@ -51,8 +51,10 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     assert set(table["labels"]) == {"silo", "sharing", "positive"}
     for key in Labels.model_fields:
         assert f"`{key}`" in LABELS_PAGE
-    assert set(TableSilo.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model", "exclude"}
-    assert "# exclude =" in text
+    commented = {"exclude", "row_id", "aggregate", "order"}
+    assert set(TableSilo.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model"} | commented
+    for key in commented:
+        assert f"# {key} =" in text
 
 
 def test_the_sweep_in_the_docs_is_valid_and_names_every_key() -> None:

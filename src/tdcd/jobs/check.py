@@ -86,6 +86,8 @@ def _look(client: ClientTable, made: Preparation, common: Alignment) -> _Look:
     table, look = client.table, _Look(client.table.client)
     ids = as_kind(client.read_keys().ids, kind_of(common.ids))
     training = common.places(ids) >= 0
+    if client.groups is not None:
+        training = training[client.groups.group]
     texts = [mark for mark in table.settings.missing if as_number(mark) is None]
     plain = Table(table.silo, table.client, table.path, table.settings.model_copy(update={"missing": texts}))
     for batch in plain.batches([column.name for column in made.columns]):

@@ -72,8 +72,8 @@ class OpenTables:
                 Table(name, client, Path(path), silo.settings_of(client)) for client, path in files.items()
             )
             for table in tables[name]:
-                for key, column in (("id", silo.id), ("label", silo.label)):
-                    if column:
+                for key in ("id", "row_id", "label", "order"):
+                    if column := getattr(silo, key):
                         table.need(column, key)
         column = job.data.split_column
         splits = tuple(sorted(silo for silo, files in tables.items() if has_split_column(job.data, files)))
@@ -177,7 +177,7 @@ def has_split_column(data: TableData, tables: Sequence[TableHead]) -> bool:
 def silo_features(job: TableJob, silo: str, tables: Sequence[TableHead], dealt_by: str | None = None) -> list[str]:
     """Return a silo's columns of features: all that mean nothing else to the job."""
     own = job.silos[silo]
-    also = {own.id: "the ID", own.label: "the label", dealt_by: "what rows are dealt by"}
+    also = {own.id: "the ID", own.row_id: "the ID of a row", own.label: "the label", dealt_by: "what rows are dealt by"}
     if has_split_column(job.data, tables):
         also[job.data.split_column] = "what says what is held out"
     known = {column: what for column, what in also.items() if column}
@@ -324,6 +324,10 @@ def _dealt(
 def _notes(opened: OpenTables, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
     """Tell how many rows the silos have in common, and who has none."""
     yield overlap(alignment)
+    for silo, clients in opened.clients.items():
+        if opened.job.silos[silo].aggregate:
+            rows, ids = (sum(counts) for counts in zip(*((own.table.rows, own.size) for own in clients), strict=True))
+            yield f"{silo}: {rows:,} rows of {ids:,} IDs become one row each"
     for silo, clients in opened.clients.items():
         idle = [own.table.client for own in clients if own.table.client not in (*rosters[silo].clients, DEALT)]
         if idle:

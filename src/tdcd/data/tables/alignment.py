@@ -262,7 +262,9 @@ def find_fact(keys: Sequence[PlacedKeys], column: str, value: str) -> str:
     for key in keys:
         there = key.facts[column] == value if column in key.facts else np.zeros(len(key.ids), dtype=bool)
         if (there & (key.places >= 0)).any():
-            return f"; the first '{value}' is in row {np.argmax(there & (key.places >= 0)) + 1} of {key.table}"
+            place = int(np.argmax(there & (key.places >= 0)))
+            row = f"at ID {key.ids[place]}" if key.table.settings.aggregate else f"in row {place + 1}"
+            return f"; the first '{value}' is {row} of {key.table}"
     return ""
 
 
@@ -307,9 +309,15 @@ def unique_ids(keys: Sequence[Keys]) -> pl.Series:
         at = frame.filter(pl.col("id") == identity)["owner"].head(4).to_list()
         parts.append(f"{identity} ({', '.join(keys[k].table.client for k in at)})")
     more = f" and {len(doubles) - 5} more" if len(doubles) > 5 else ""
+    table = keys[0].table
+    if table.settings.aggregate:
+        raise DataError(
+            f"silo '{table.silo}': {len(doubles)} IDs have rows at several clients: {', '.join(parts)}{more}; a client "
+            "makes one row of its own rows only, so bring those of an ID to one client"
+        )
     raise DataError(
-        f"silo '{keys[0].table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(parts)}{more}; "
-        "an ID may occur once in a silo"
+        f"silo '{table.silo}': {len(doubles)} IDs stand for several rows: {', '.join(parts)}{more}; an ID may occur "
+        f"once in a silo. To make one row of those at a client, set silos.{table.silo}.aggregate"
     )
 
 

@@ -18,8 +18,9 @@ import polars as pl
 
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
+from tdcd.data.tables.aggregate import RowGroups, join_rows
 from tdcd.data.tables.alignment import NUMBERS, TEXTS, Keys, as_kind, id_array
-from tdcd.data.tables.columns import check_lengths, codes, ids_of, texts_of
+from tdcd.data.tables.columns import check_lengths, codes, ids_of, order_of, texts_of
 from tdcd.data.tables.preparation import Preparation
 from tdcd.data.tables.reader import Batch, Table
 from tdcd.data.tables.survey import Survey
@@ -45,17 +46,40 @@ class ClientTable:
     """How many rows of the file that is."""
     _columns: frozenset[str] = frozenset()
 
+    groups: RowGroups | None = None
+    """Which rows have the same ID, where they become one; known once the IDs are read."""
+
     def read_keys(self, columns: Sequence[str] = ()) -> Keys:
-        """Read the IDs, and some columns with a value in every row."""
-        table, parts = self.table, list[pl.Series]()
+        """Read the IDs, and some columns with a value in every row; every ID once, where its rows become one."""
+        table, settings = self.table, self.table.settings
+        more = [column for column in (settings.row_id, settings.order) if column and settings.aggregate]
+        for column, key in ((settings.row_id, "row_id"), (settings.order, "order")):
+            if column:
+                table.need(column, key)
+        ids, row_ids = list[pl.Series](), list[pl.Series]()
         facts: dict[str, list[Array]] = {column: [] for column in columns}
-        for batch in table.batches([table.identity, *columns]):
-            parts.append(ids_of(batch))
+        order: list[Array] = []
+        for batch in table.batches([table.identity, *more, *columns]):
+            ids.append(ids_of(batch, table.identity))
+            if settings.row_id in more:
+                row_ids.append(ids_of(batch, settings.row_id or ""))
+            if settings.order in more:
+                order.append(order_of(batch, settings.order or ""))
             for column, values in facts.items():
                 values.append(_complete(batch, column))
-        kind = TEXTS if any(part.dtype == pl.String for part in parts) else NUMBERS
-        ids = pl.concat([as_kind(part, kind) for part in parts])
-        return Keys(table, ids, {column: np.concatenate(values) for column, values in facts.items()})
+        own, known = _of_one_kind(ids), {column: np.concatenate(values) for column, values in facts.items()}
+        if settings.aggregate is None:
+            return Keys(table, own, known)
+        self.groups = RowGroups.of(
+            table, own, _join_order(order) if order else None, _of_one_kind(row_ids) if row_ids else None
+        )
+        joined = {column: self.groups.fact(column, values) for column, values in known.items()}
+        return Keys(table, self.groups.ids, joined)
+
+    @property
+    def size(self) -> int:
+        """The number of its rows, once those with the same ID are one."""
+        return self.table.rows if self.groups is None else len(self.groups.heads)
 
     def survey(self, columns: Sequence[str], places: Array, parts: Array) -> Survey:
         """Survey the training rows.
@@ -68,8 +92,8 @@ class ClientTable:
         survey = Survey(self.table, columns)
         self._surveyed, self._columns, self._rows = [], frozenset(columns), 0
         size = 0
-        for batch in self._read(columns):
-            own = places[batch.rows - 1]
+        for batch in self._read(columns, problems=survey.report.problems):
+            own = places[self._numbers(batch)]
             training = own >= 0
             training[training] = parts[own[training]] == Part.TRAIN
             survey.look(batch, training)
@@ -85,7 +109,7 @@ class ClientTable:
         names = [column.name for column in preparation.columns]
         done, surveyed = self._take_surveyed(names)
         for batch in chain(surveyed, self._read(names, done)):
-            own = places[batch.rows - 1]
+            own = places[self._numbers(batch)]
             rows = np.flatnonzero(own >= 0)
             yield own[rows], preparation.apply(batch, rows, unknown)
 
@@ -95,11 +119,38 @@ class ClientTable:
         self._rows, self._surveyed = 0, []
         return rows, (batches.pop(0) for _ in range(len(batches)))
 
-    def _read(self, columns: Sequence[str], after: int = 0) -> Iterator[Batch]:
-        """Read some columns of the rows after some of them."""
+    def _numbers(self, batch: Batch) -> Array:
+        """Return the numbers of a batch's rows, among those of the file or among the joined ones."""
+        return batch.rows - 1 if self.groups is None else self.groups.places(batch)
+
+    def _read(self, columns: Sequence[str], after: int = 0, problems: dict[str, str] | None = None) -> Iterator[Batch]:
+        """Read some columns of the rows after some of them; rows with the same ID as one, where the job says how.
+
+        What is wrong with joined columns goes to ``problems``, or is raised.
+        """
         for column in columns:
             self.table.need(column, "columns")
-        return self.table.batches(columns, typed=True, after=after)
+        if self.groups is None:
+            yield from self.table.batches(columns, typed=True, after=after)
+        elif after < self.groups.heads[-1]:
+            joined, wrong = join_rows(self.groups, columns)
+            if problems is None and wrong:
+                raise next(iter(wrong.values()))
+            (problems if problems is not None else {}).update({name: str(error) for name, error in wrong.items()})
+            yield joined
+
+
+def _of_one_kind(parts: Sequence[pl.Series]) -> pl.Series:
+    """Join IDs of several batches: all are texts if some are."""
+    kind = TEXTS if any(part.dtype == pl.String for part in parts) else NUMBERS
+    return pl.concat([as_kind(part, kind) for part in parts])
+
+
+def _join_order(parts: Sequence[Array]) -> Array:
+    """Join what orders the rows of several batches: as whole numbers where some are too large for float64."""
+    if any(part.dtype == np.int64 for part in parts) and all((part == np.rint(part)).all() for part in parts):
+        return np.concatenate([part.astype(np.int64) for part in parts])
+    return np.concatenate(parts)
 
 
 def encode_rows(

@@ -24,9 +24,29 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,18})$"
 """A whole number as nobody writes a text: 007 is a text."""
 
 
-def ids_of(batch: Batch) -> pl.Series:
-    """Return the IDs of a batch: whole numbers or texts."""
-    table, series = batch.table, batch.frame[batch.table.identity]
+def order_of(batch: Batch, column: str) -> Array:
+    """Return a column of numbers or dates that says which row is the last.
+
+    Raises:
+        DataError: it holds something else, or has no value in a row.
+    """
+    numbers, table = numbers_of(batch, column), batch.table
+    if numbers is None:
+        raise DataError(
+            f"{table}: column '{column}' (silos.{table.silo}.order) holds texts; name one of numbers or dates"
+        )
+    unknown = np.isnan(numbers.values)
+    if unknown.any():
+        raise DataError(
+            f"{table}: column '{column}' (silos.{table.silo}.order) has no value in row {batch.row(unknown)}; it says "
+            "which row is the last, so every row needs one"
+        )
+    return numbers.values if numbers.whole is None else numbers.whole
+
+
+def ids_of(batch: Batch, column: str) -> pl.Series:
+    """Return a column of IDs: whole numbers or texts."""
+    table, series = batch.table, batch.frame[column]
     if series.null_count():
         raise DataError(
             f"{table}: {series.null_count()} rows have no ID in column '{series.name}', the first of them row "

@@ -27,6 +27,20 @@ def feature_columns(tables: Sequence[TableHead], also: Mapping[str, str], *, non
                 raise DataError(f"silos.{first.silo}.{key}: '{column}' is {also[column]}, not a feature")
             for table in tables:
                 table.need(column, key)
+    for column in settings.aggregated:
+        for table in tables:
+            table.need(column, "aggregate")
+    result = _features(tables, also, none=none)
+    if settings.aggregate and (unsaid := [column for column in result if not settings.has_rule(column)]):
+        raise DataError(
+            f"silos.{first.silo}.aggregate: say how rows with the same ID become one in {join_names(unsaid)}, or in "
+            'all other columns: "*" = "mean"'
+        )
+    return result
+
+
+def _features(tables: Sequence[TableHead], also: Mapping[str, str], *, none: bool) -> list[str]:
+    first, settings = tables[0], tables[0].settings
     if settings.columns is not None:
         if settings.exclude:
             raise DataError(f"silos.{first.silo}.exclude: columns says what is used; leave one of them out")

@@ -2,7 +2,8 @@
 
 import codecs
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -32,6 +33,21 @@ def _date_format(value: Any) -> Any:
     return value
 
 
+Aggregation = Literal["last", "mean", "sum", "count"]
+ALL_OTHERS = "*"
+"""Stands for the columns that ``aggregate`` does not name."""
+
+
+def _aggregate(value: Any) -> Any:
+    rules = value.values() if isinstance(value, dict) else [value]
+    if value is not None and (not rules or any(rule not in get_args(Aggregation) for rule in rules)):
+        raise ValueError(
+            'is "last", "mean", "sum" or "count", for all columns or by column: { balance = "sum", "*" = "last" } '
+            f"(is {value!r})"
+        )
+    return value
+
+
 class TableFormat(Strict):
     """How a client's file is written; what a client does not say is as its silo says."""
 
@@ -51,7 +67,14 @@ class TableSettings(TableFormat):
     """How to read a silo's tables."""
 
     id: str | None = None
-    """The column of IDs."""
+    """The column of IDs, by which rows are matched to those of other silos."""
+    row_id: str | None = None
+    """The column that tells apart rows with the same ID, such as the number of an account or a visit; no feature."""
+    aggregate: Annotated[Aggregation | dict[str, Aggregation] | None, BeforeValidator(_aggregate)] = None
+    """How rows with the same ID become one, for all columns or by column; "*" stands for the others. Default: an ID
+    may have one row."""
+    order: str | None = None
+    """The column of numbers or dates by which "last" is the last."""
     label: str | None = None
     """The column of labels, where the silo has them."""
     columns: Annotated[list[str], Field(min_length=1)] | None = None
@@ -73,7 +96,39 @@ class TableSettings(TableFormat):
             raise ValueError(f"missing_flags: '{strange[0]}' is not listed in missing")
         if self.thousands == self.decimal:
             raise ValueError("thousands and decimal are the same; numbers would be ambiguous")
+        last = "last" in self._rules.values()
+        if last and not self.order:
+            raise ValueError('aggregate = "last": name the column that says which row is the last, order')
+        if self.order and not last:
+            raise ValueError('order goes with aggregate = "last"')
+        for column in self.categories if self.aggregate else ():
+            if self._rules.get(column, self._rules.get(ALL_OTHERS)) not in ("last", None):
+                raise ValueError(f"categories: '{column}' holds categories, which only have a last: set aggregate so")
         return self
+
+    @property
+    def _rules(self) -> Mapping[str, Aggregation]:
+        if isinstance(self.aggregate, str):
+            return {ALL_OTHERS: self.aggregate}
+        return self.aggregate or {}
+
+    @property
+    def aggregated(self) -> list[str]:
+        """The columns that ``aggregate`` names."""
+        return [column for column in self._rules if column != ALL_OTHERS]
+
+    def has_rule(self, column: str) -> bool:
+        """Tell whether it is known how rows with the same ID become one, in a column."""
+        return column in self._rules or ALL_OTHERS in self._rules
+
+    def rule(self, column: str) -> Aggregation:
+        """Return how rows with the same ID become one, in a column of features."""
+        return self._rules[column if column in self._rules else ALL_OTHERS]
+
+    def fact_rule(self, column: str) -> Aggregation | None:
+        """Return how rows with the same ID become one in a column of labels or the like: by the last, or not at all."""
+        rule = self._rules.get(column, self._rules.get(ALL_OTHERS))
+        return rule if rule == "last" else None
 
     def with_formats(self, *formats: TableFormat) -> "TableSettings":
         """Return these settings for one client: each format replaces what it says, the last one counts.

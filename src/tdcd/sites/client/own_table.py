@@ -83,8 +83,8 @@ class OwnTable:
             DataError: the table or a required column is missing, or labels do not fit.
         """
         table = self._table()
-        for column, key in ((table.settings.id, "id"), (table.settings.label, "label")):
-            if column:
+        for key in ("id", "row_id", "label", "order"):
+            if column := getattr(table.settings, key):
                 table.need(column, key)
         if labels:
             label = table.settings.label or ""
