@@ -144,6 +144,15 @@ def test_a_site_file_says_how_its_table_is_written(folder: Path) -> None:
         other.send_keys(RequestKeys(""))
 
 
+def test_a_site_file_holds_what_the_job_says_of_a_client_and_no_more(folder: Path) -> None:
+    clients = {"north": {"file": "north.csv", "encoding": "utf-8"}, "sea": "sea.csv"}
+    LocalFederation.laid_out(job_of(folder, clients), folder / "deployed", insecure=True)
+    for client, said in (("north", {"encoding": "utf-8"}), ("sea", {})):
+        site = read_site(folder / "deployed" / "bank" / f"client-{client}.toml", ClientSite)
+        assert site.table.model_dump(exclude_unset=True) == said
+        assert site.data == str(folder / f"{client}.csv")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -197,7 +197,7 @@ def _data(job: Job, identity: Identity) -> str | None:
 def _format(job: Job, identity: Identity) -> dict[str, Any]:
     """Return how a client's table is written, as far as the job says it of this client."""
     own = _client_file(job, identity)
-    return {} if own is None else own.model_dump(include=own.model_fields_set - {"file"})
+    return {} if own is None else {key: getattr(own, key) for key in sorted(own.model_fields_set - {"file"})}
 
 
 def _client_file(job: Job, identity: Identity) -> ClientFile | None:
