@@ -176,7 +176,7 @@ def test_a_wrong_ca_as_the_other_side_sees_it(world: World, overheard: Callable[
     """The hub shows a certificate of another CA: the client refuses it."""
     hub = BankHub(world, world.pair(Identity("bank"), signer="stranger"))
     text = refused(hub, NORTH, world.trust(NORTH, world.pair(NORTH)))
-    assert "its certificate is refused here: another CA than that of its silo has signed it" in text
+    assert f"its certificate is refused here: another CA has signed it than [tls] ca = {world.ca('bank')}. Ask" in text
 
 
 def test_an_expired_certificate(world: World, overheard: Callable[[], list[str | None]]) -> None:
@@ -418,5 +418,5 @@ def test_a_hub_that_does_not_know_the_other_hubs_ca(world: World, overheard: Cal
         async with hub:
             return await world.trust(insurer, world.pair(insurer), "bank").explain(hub.address, "bank")
 
-    assert "does it know this site's CA?" in asyncio.run(run())
+    assert "is [tls] peers.insurer there this silo's ca.pem?" in asyncio.run(run())
     assert any(line and "CA" in line for line in overheard())

@@ -89,6 +89,8 @@ class Deployment(Strict):
     """Seconds that a client may take for its part of a stage; then the round goes on without its rows."""
     hub_deadline: Annotated[float, Field(gt=0)] = 600.0
     """Seconds that a hub waits for another hub, or for enough clients; then it stops, and can be started again."""
+    start_with: Literal["all"] | Count = "all"
+    """How many clients a silo needs to find the common IDs: "all", or so many, if not all come in client_deadline."""
     minimum_clients: Count = 1
     """With fewer clients than this a silo waits."""
     largest_update: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

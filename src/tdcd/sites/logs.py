@@ -5,9 +5,11 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import inf
 from typing import Literal
 
 from tdcd.sites.security.tls import refusal
@@ -15,6 +17,9 @@ from tdcd.sites.security.tls import refusal
 Style = Literal["human", "json"]
 Log = Callable[[str], None]
 """Takes a line for the log."""
+
+QUIET = 600.0
+"""Seconds in which the same refusal is told once."""
 
 
 class _Human(logging.Formatter):
@@ -75,10 +80,16 @@ def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
 
 
 def _listen(read: int, kept: int, logger: logging.Logger) -> None:
+    told: dict[str, tuple[float, int]] = {}
+    """When each refusal was last told, and how often it happened since."""
     with os.fdopen(read, "rb") as lines:
         for line in lines:
             text = refusal(line.decode(errors="replace"))
             if text:
-                logger.warning(text)
+                when, since = told.get(text, (-inf, 0))
+                told[text] = when, since + 1
+                if time.monotonic() - when > QUIET:
+                    logger.warning(f"{text} ({since:,} times more since the last such line)" if since else text)
+                    told[text] = time.monotonic(), 0
             elif not line.startswith((b"I0", b"I1")):  # what gRPC says to its developers
                 os.write(kept, line)

@@ -10,8 +10,10 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.messages.frames import PROTOCOL, Assembler, RefusedError, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import ABSENT, FINISHED, Failed, Farewell, Join
+from tdcd.sites.security.tls import Refusal
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import (
+    BACK_OFF,
     FIRST_WAIT,
     LONGEST_WAIT,
     RefusalError,
@@ -42,7 +44,7 @@ class ClientProcess:
             AbsentError: the hub cannot be reached, or has ended because others were away.
         """
         address = self.session.site.hub
-        wait, alone, warned = FIRST_WAIT, now(), False
+        wait, longest, alone, warned = FIRST_WAIT, LONGEST_WAIT, now(), False
         while True:
             self._heard = False
             try:
@@ -59,16 +61,18 @@ class ClientProcess:
             except RefusedError as error:
                 self.log(f"the hub sends what this client does not understand: {error}")
             if self._heard:
-                wait, alone, warned = FIRST_WAIT, now(), False
+                wait, longest, alone, warned = FIRST_WAIT, LONGEST_WAIT, now(), False
                 self.log("lost the connection to the hub; reconnecting")
             elif not warned:
                 warned = True
-                self.log(f"waiting for the hub at {address}: {await self.hub.explain()}")
+                why = await self.hub.explain()
+                longest = BACK_OFF if isinstance(why, Refusal) else LONGEST_WAIT
+                self.log(f"waiting for the hub at {address}: {why}")
             if now() - alone > self.patience:
                 why = await self.hub.explain()
                 raise AbsentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, LONGEST_WAIT)
+            await asyncio.sleep(min(wait, max(0.1, alone + self.patience - now())))
+            wait = min(2 * wait, longest)
 
     async def _talk(self, stream: Stream) -> Farewell | None:
         """Reply to requests until the stream ends; return the hub's last word, if it says one."""

@@ -1,7 +1,7 @@
 """A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -165,10 +165,10 @@ class Clients:
         else:
             self.told.add(link.name)
 
-    async def all_or(self, count: int, seconds: float) -> None:
-        """Wait for all clients as long as a stage may take; then so many are enough."""
+    async def all_or(self, holders: Collection[str], count: int, seconds: float) -> None:
+        """Wait for all clients that hold rows as long as a stage may take; then so many are enough."""
         try:
-            await self.enough(len(self.names), self.deadline)
+            await self.enough(len(holders), self.deadline)
         except DeploymentError:
             await self.enough(count, seconds)
 

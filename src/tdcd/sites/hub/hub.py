@@ -68,7 +68,8 @@ class Hub:
         context, prepared = self.context, self.prepared
         job, peers, plan = context.job, context.peers, prepared.plan
         context.progress.stage = "gathering clients"
-        await context.clients.all_or(job.deployment.minimum_clients, job.deployment.hub_deadline)
+        needed = min(job.deployment.minimum_clients, len(plan.roster.clients))
+        await context.clients.all_or(plan.roster.clients, needed, job.deployment.hub_deadline)
         while True:
             context.progress.stage = "meeting the other hubs"
             mine = {

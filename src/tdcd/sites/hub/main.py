@@ -1,6 +1,7 @@
 """A hub from its files to the end of the training."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.holdout import Part
-from tdcd.errors import AbsentError, TdcdError
+from tdcd.errors import AbsentError, RunError, TdcdError
 from tdcd.jobs.schema import Job
 from tdcd.malloc import give_back_memory
 from tdcd.runs.layout import FEDERATED, holds_run
@@ -45,6 +46,8 @@ from tdcd.sites.transport.grpc import GrpcHub, GrpcServer
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.train import describe_silo
 
+PROBE = 1 << 20
+"""Bytes that must fit on the disk of a run."""
 SPARE, FILES = 1000, 200
 """Connections beyond those of the parties, and files that a hub opens otherwise."""
 
@@ -112,6 +115,7 @@ def run_hub(
     others = [name for name in names if name != silo]
     check_peers(site, others, insecure=insecure)
     directory = Path(site.run or f"runs/{job.name}-{silo}")
+    check_writable(directory)
     connections = allow_connections(len(names[silo]) + len(others))
 
     background: list[asyncio.Task[None]] = []
@@ -149,6 +153,29 @@ def run_hub(
         finally:
             run(hub.farewell(status, why))
             run(server.stop())
+
+
+def check_writable(directory: Path) -> None:
+    """Check that a run can be written, before anybody is gathered for it.
+
+    Raises:
+        RunError: it cannot.
+    """
+    probe = directory / ".probe"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with probe.open("wb") as file:
+            file.write(bytes(PROBE))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(
+            f"{directory}: a run cannot be written there ({error.strerror}); make room, or name another directory: "
+            "run = … in the site file"
+        ) from error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 def allow_connections(parties: int) -> int:

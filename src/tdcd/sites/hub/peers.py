@@ -24,8 +24,10 @@ from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
 from tdcd.sites.messages.packing import kind_of, pack, unpack
 from tdcd.sites.messages.types import Call, Leave, SiloEmbeddings, SiloGradients, SiloScores
+from tdcd.sites.security.tls import Refusal
 from tdcd.sites.shared_job import VERSION, SharedJob
 from tdcd.sites.transport.base import (
+    BACK_OFF,
     FIRST_WAIT,
     LONGEST_WAIT,
     SLOWEST,
@@ -45,6 +47,8 @@ MEETINGS = 1_000_000
 """No hub has been to so many meetings more than another: one that says so makes it up."""
 EARLY = 1.0
 """Seconds that a message may come before the epoch that it belongs to."""
+EXPLAIN = 1.6
+"""Seconds between two tries from which on it is worth finding out why a hub cannot be reached."""
 FAREWELL = 2.0
 """Seconds to tell another hub that this one ends."""
 
@@ -353,7 +357,7 @@ class Peers:
 
     async def _trying(self, peer: Peer, call: Callable[[], Awaitable[T]], end: float, *, rewindable: bool = False) -> T:
         """Call a hub again and again until it answers."""
-        wait = FIRST_WAIT
+        wait, longest = FIRST_WAIT, LONGEST_WAIT
         while True:
             try:
                 result = await call()
@@ -367,10 +371,14 @@ class Peers:
                 if peer.present or wait == FIRST_WAIT:
                     self.log(f"waiting for the hub of silo '{peer.silo}' ({peer.address})")
                 peer.present = False
-                if now() + wait > end:
+                if now() > end:
                     raise self._lost([peer.silo], await peer.hub.explain()) from error
-                await self._pause(wait, rewindable=rewindable)
-                wait = min(2 * wait, LONGEST_WAIT)
+                if wait < EXPLAIN <= 2 * wait:
+                    why = await peer.hub.explain()
+                    longest = BACK_OFF if isinstance(why, Refusal) else LONGEST_WAIT
+                    self.log(f"still waiting for the hub of silo '{peer.silo}' ({peer.address}): {why}")
+                await self._pause(min(wait, max(0.1, end - now())), rewindable=rewindable)
+                wait = min(2 * wait, longest)
             else:
                 peer.present = True
                 return result

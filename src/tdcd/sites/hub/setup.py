@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -164,7 +165,9 @@ class HubSetup:
         """Return what a client needs to take part."""
         prepared = self.ready()
         plan, model = prepared.plan, prepared.model
-        held = {part.word: torch.from_numpy(numbers) for part, numbers in plan.holdings[client].items()}
+        nothing = {part: np.empty(0, dtype=np.int64) for part in plan.counts}  # of one that came after the alignment
+        holding = plan.holdings.get(client, nothing)
+        held = {part.word: torch.from_numpy(numbers) for part, numbers in holding.items()}
         common, places = self.tables.placed(client) if self.tables else (None, None)
         return Begin(
             setup=self._setup(client),

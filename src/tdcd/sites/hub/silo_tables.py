@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tdcd.data.tables.preparation import Preparation, fit
 from tdcd.data.tables.reader import RemoteTable
 from tdcd.data.tables.survey import Facts, NumberFacts, Survey, SurveyReport
 from tdcd.engines.base import RewoundError
-from tdcd.errors import DataError
+from tdcd.errors import DataError, join_names
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import silo_features
@@ -87,7 +88,7 @@ class SiloTables:
         """Survey the columns."""
         context = self.context
         context.progress.stage = "surveying the columns"
-        names = set(context.clients.names)
+        names = self._aligned
         await self.news.wait_for_clients(context, lambda: set(self._surveys) >= names, "report what their columns hold")
         result = fit(self._surveys.values(), self._columns, self.job.silos[context.silo].rare)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -133,17 +134,37 @@ class SiloTables:
         if self.plan is None or result.fingerprint != self.plan.fingerprint:
             raise DataError("the common IDs are not those that this training began with; start a new one")
 
+    @property
+    def _aligned(self) -> set[str]:
+        """The clients whose IDs were aligned; before that, all."""
+        return set(self.alignment.shares[self.context.silo] if self.alignment else self.context.clients.names)
+
     async def all_keys(self) -> list[Keys]:
-        """Wait until all clients have sent their IDs."""
-        names, links = self.context.clients.names, self.context.clients.links
+        """Wait until all clients have sent their IDs; before an alignment, perhaps until enough have."""
+        names, links = self._aligned, self.context.clients.links
         missing = [link for name, link in links.items() if name not in self.keys and link.ready and link.free]
         for result in await asyncio.gather(*map(self._hear_keys, missing), return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, GoneError):
                 raise result
-        await self.news.wait_for_clients(self.context, lambda: set(self.keys) >= set(names), "send their IDs")
-        every = same_kind([self.keys[name] for name in names])
+        if not self.alignment:
+            await self._wait_for_enough()
+            names = names & set(self.keys)
+        await self.news.wait_for_clients(self.context, lambda: set(self.keys) >= names, "send their IDs")
+        every = same_kind([self.keys[name] for name in self.context.clients.names if name in names])
         self.keys |= {keys.table.client: keys for keys in every}
         return every
+
+    async def _wait_for_enough(self) -> None:
+        """Wait for the IDs of all clients; if fewer are enough to start with, for the rest as long as a stage takes."""
+        deployment, names = self.job.deployment, set(self.context.clients.names)
+        enough = len(names) if deployment.start_with == "all" else min(deployment.start_with, len(names))
+        if enough < len(names):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(deployment.client_deadline):
+                    await self.news.wait(lambda: set(self.keys) >= names)
+        await self.news.wait_for_clients(self.context, lambda: len(self.keys) >= enough, "send their IDs")
+        if away := sorted(names - set(self.keys)):
+            self.context.log(f"starting without the rows of {join_names(away)}, as deployment.start_with allows")
 
     # Clients that come
 
@@ -151,7 +172,7 @@ class SiloTables:
         """Hear a client's IDs and, where that is not known yet, what its columns hold."""
         await self._hear_keys(link)
         await self.news.wait(lambda: self.plan is not None)
-        if self.preparation is None and self.plan and not self.plan.label_only:
+        if self.preparation is None and self.plan and not self.plan.label_only and link.name in self._aligned:
             await self._hear_survey(link)
 
     async def _hear_keys(self, link: Link) -> None:
@@ -161,7 +182,9 @@ class SiloTables:
                 raise RefusedError(f"client '{link.name}' has no IDs that this hub knows")
             return
         keys = self._keys_of(link, reply)
-        if self.alignment:
+        if self.alignment and link.name not in self._aligned:
+            self.context.log(f"client '{link.name}' came after the IDs were aligned: it waits for the next training")
+        elif self.alignment:
             self.alignment.verify_client(self.alignment.place([keys])[0], "this training")
         self.keys[link.name], self._digests[link.name] = keys, reply.digest
         await self.news.tell()

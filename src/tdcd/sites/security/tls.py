@@ -97,7 +97,7 @@ class Trust:
         try:
             check_own(self.pair, self.authorities[self.own.silo], self.own)
         except DeploymentError as error:
-            return str(error)
+            return Refusal(str(error))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             context.load_verify_locations(self.authorities[silo])
@@ -113,13 +113,15 @@ class Trust:
                         # In TLS 1.3 a server refuses a certificate after the handshake; else it speaks first.
                         if line.recv(1):
                             return "it can be reached, and certificates are in order"
-                        return "it closes the line at once: does it know this site's CA? Its log says why"
+                        there = "ca" if self.own.client else f"peers.{self.own.silo}"
+                        return Refusal(f"it closes the line at once; is [tls] {there} there this silo's ca.pem?")
                 except TimeoutError:
                     return "it can be reached, but says nothing; does it run, and is it busy?"
         except ssl.SSLCertVerificationError as error:
-            return f"its certificate is refused here: {_verdict(error.verify_message)}"
+            setting = f"{'ca' if silo == self.own.silo else f'peers.{silo}'} = {self.authorities[silo]}"
+            return Refusal(f"its certificate is refused here: {_verdict(error.verify_message, setting)}")
         except ssl.SSLError as error:
-            return f"{_alert(error)}"
+            return _alert(error, self.pair.certificate, self.own)
         except TimeoutError:
             return "it does not answer at that address; is it started, and does a firewall let it through?"
         except OSError as error:
@@ -153,28 +155,39 @@ async def warn_of_expiry(trust: Trust | Open, log: Callable[[str], None]) -> Non
         await asyncio.sleep(DAY)
 
 
+class Refusal(str):
+    """Why TLS is refused: somebody has to change something first, so that trying again at once is of no use."""
+
+    __slots__ = ()
+
+
 _ALERTS = {
-    "certificate_expired": "it refuses this site's certificate: it has expired",
-    "unknown_ca": "it refuses this site's certificate: it does not know the CA that signed it",
-    "certificate_required": "it wants a certificate, and none was shown",
-    "wrong_version_number": "it does not speak TLS; was it started with --insecure?",
+    "certificate_expired": "it has expired; renew it: tdcd certs --renew",
+    "unknown_ca": "it does not know the CA that signed it. There, [tls] {there} must be this silo's ca.pem",
+    "certificate_required": "none was shown",
 }
 
 
-def _alert(error: ssl.SSLError) -> str:
+def _alert(error: ssl.SSLError, shown: Path, own: Identity) -> str:
     reason = (error.reason or str(error)).lower()
-    return next((text for word, text in _ALERTS.items() if word in reason), f"TLS fails: {error.reason or error}")
+    if "wrong_version_number" in reason:
+        return Refusal("it does not speak TLS; was it started with --insecure?")
+    why = next((text for word, text in _ALERTS.items() if word in reason), "")
+    if not why:
+        return f"TLS fails: {error.reason or error}; is it a hub that answers there, and not something else?"
+    there = "ca" if own.client else f"peers.{own.silo}"
+    return Refusal(f"it refuses this site's certificate ([tls] certificate = {shown}): {why.format(there=there)}")
 
 
-def _verdict(message: str) -> str:
+def _verdict(message: str, setting: str) -> str:
     if "expired" in message:
-        return "it has expired"
+        return "it has expired; whoever runs it renews it: tdcd certs --renew"
     if "mismatch" in message.lower():
-        return f"it has another name ({message})"
+        return f"it has another name ({message}); is the address that of another hub?"
     if "purpose" in message:
         return "it is a client's certificate, and a hub's is wanted"
     if "issuer" in message or "self-signed" in message or "self signed" in message:
-        return "another CA than that of its silo has signed it"
+        return f"another CA has signed it than [tls] {setting}. Ask that silo for its ca.pem"
     return message
 
 

@@ -15,6 +15,8 @@ from tdcd.sites.security.identity import Identity
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 5.0
 """Seconds before a failed call is tried again: the first, doubled each time up to the longest."""
+BACK_OFF = 60.0
+"""The longest where TLS is refused: each try is a line in the other side's log."""
 STALL = 30.0
 """Seconds in which a frame has to get through, of a quarter of a megabyte at most."""
 SLOWEST = 16_000
