@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import examples
 from tdcd.data.arrays import Array
 from tdcd.errors import DeploymentError
-from tdcd.sites.hub.psi import POINT, PRIME, Member, Points, check_set, common_places, hashed, ring
+from tdcd.sites.hub.psi import POINT, PRIME, Done, Member, Points, check_set, common_places, hashed, ring
 
 
 def intersection(
@@ -65,12 +65,13 @@ def test_a_set_on_its_way_shows_nothing_but_its_size() -> None:
 
 
 def test_order_is_lost_on_the_way() -> None:
-    once, again = Member(), Member()
-    again._secret = once._secret
+    member = Member()
     points = hashed(np.arange(100))
-    one, two = once.masked("a", points), again.masked("a", points)
-    assert not np.array_equal(one, two)
-    assert {bytes(p) for p in one} == {bytes(p) for p in two}
+    one, two = member.masked("a", points), member.masked("b", points)
+    plain = [nacl.bindings.crypto_scalarmult(member.done.secret, bytes(point)) for point in points]
+    assert [bytes(p) for p in one] != plain
+    assert [bytes(p) for p in one] != [bytes(p) for p in two], "each silo's set is shuffled in a way of its own"
+    assert {bytes(p) for p in one} == {bytes(p) for p in two} == set(plain)
 
 
 def test_numbers_and_texts_are_different_ids() -> None:
@@ -137,3 +138,37 @@ def test_progress_counts_every_point() -> None:
     counted: list[int] = []
     Member(threads=2).masked("a", hashed(np.arange(4321)), counted.append)
     assert sum(counted) == 4321
+
+
+def test_a_member_that_is_started_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdcd.sites.hub.psi.BLOCK", 40)
+    ids = np.arange(100)
+    folder = tmp_path / "aligning"
+
+    def member(about: str = "bank") -> Member:
+        return Member(1, Done(folder, about))
+
+    first = member()
+    masked = first.masked("bank", first.hashed(ids))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in folder.iterdir())
+
+    def computed(*_: object) -> bytes:
+        raise AssertionError("it was done before")
+
+    steps: list[int] = []
+    with monkeypatch.context() as nothing:
+        nothing.setattr("nacl.bindings.crypto_scalarmult", computed)
+        nothing.setattr("nacl.bindings.crypto_core_ed25519_from_uniform", computed)
+        again = member()
+        assert (again.masked("bank", again.hashed(ids), steps.append) == masked).all()
+        assert sum(steps) == 100
+        assert (again.unshuffled("bank", np.arange(100)) == np.arange(100)).all()
+    files = {file.name: file.read_bytes() for file in folder.iterdir()}
+    damaged = next(name for name, content in files.items() if len(content) > 64)
+    (folder / damaged).write_bytes(files[damaged][:-1] + b"x")
+    third = member()
+    assert (third.masked("bank", third.hashed(ids)) == masked).all(), "a damaged block is made again"
+    other = member("other IDs")
+    assert (other.masked("bank", other.hashed(ids)) != masked).any(), "other IDs have another secret"
+    assert set(files).isdisjoint(file.name for file in folder.iterdir() if file.name != "secret")

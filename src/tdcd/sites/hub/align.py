@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tdcd.errors import DataError, join_names
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import LABEL, PART, columns_to_hand_over, has_split_column
 from tdcd.sites.hub.peers import Peers
-from tdcd.sites.hub.psi import Member, check_set, common_places, hashed, ring
+from tdcd.sites.hub.psi import Done, Member, check_set, common_places, ring
 from tdcd.sites.messages.frames import Stamp
 from tdcd.sites.messages.types import AllIDs, CommonPlaces, Digests, HandedOver, MaskedPoints
 
@@ -48,6 +49,7 @@ async def align_silos(
     everybody: Mapping[str, Mapping[str, Any]],
     peers: Peers,
     progress: Progress,
+    folder: Path | None = None,
 ) -> Alignment:
     """Find the common IDs together with all other hubs.
 
@@ -58,6 +60,7 @@ async def align_silos(
         everybody: What all hubs brought.
         peers: The other hubs.
         progress: Follows the masking.
+        folder: Where to keep what is done until all is: a hub that is started again goes on.
 
     Raises:
         DataError: there are none, or silos contradict each other.
@@ -69,7 +72,8 @@ async def align_silos(
     ids = unique_ids(keys)
     counts = {name: int(text["count"]) for name, text in everybody.items()}
     if job.deployment.alignment == "private":
-        common = await _privately(silo, ids, counts, peers, progress)
+        done = Done(folder, f"{silo} {digest(ids)}")
+        common = await _privately(silo, ids, counts, peers, progress, Member(cores(), done))
     else:
         common = await _plainly(ids, peers)
     if not len(common):
@@ -99,11 +103,10 @@ async def _plainly(ids: pl.Series, peers: Peers) -> pl.Series:
 
 
 async def _privately(
-    silo: str, ids: pl.Series, counts: Mapping[str, int], peers: Peers, progress: Progress
+    silo: str, ids: pl.Series, counts: Mapping[str, int], peers: Peers, progress: Progress, member: Member
 ) -> pl.Series:
     """Let all sets go round the ring of hubs. See psi."""
     names = sorted(counts)
-    member = Member(threads=cores())
     total, done = sum(counts.values()), 0
 
     def advanced(points: int) -> None:
@@ -125,7 +128,7 @@ async def _privately(
     full = {}
     for origin in sorted(names, key=place):  # one's own first, then as they come
         if origin == silo:
-            points = await asyncio.to_thread(hashed, id_array(ids), cores())
+            points = await asyncio.to_thread(member.hashed, id_array(ids))
         else:
             points = (await peers.receive(at(origin, place(origin) - 1), MaskedPoints, about(origin))).points.numpy()
         masked = await asyncio.to_thread(member.masked, origin, points, advanced, counts[origin])

@@ -16,10 +16,12 @@ two or more sets have in common, not which.
 
 import hashlib
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import nacl.bindings
 import nacl.exceptions
@@ -28,6 +30,7 @@ import numpy.typing as npt
 
 from tdcd.data.arrays import Array
 from tdcd.errors import DeploymentError
+from tdcd.files import write_atomically
 
 POINT = nacl.bindings.crypto_scalarmult_BYTES
 """Bytes of a point: its u-coordinate."""
@@ -35,6 +38,8 @@ PRIME = 2**255 - 19
 """Of the field that coordinates are from."""
 CHUNK = 2_000
 """Points that a thread masks at a time."""
+BLOCK = 50_000
+"""Points that are kept at a time."""
 
 Points = npt.NDArray[np.uint8]
 """Points of the group; shape (n, POINT)."""
@@ -76,13 +81,70 @@ def _to_montgomery(points: list[bytes]) -> Iterator[bytes]:
     return (u.to_bytes(POINT, "little") for u in reversed(coordinates))
 
 
+class Done:
+    """What is done of an alignment, in files: a hub that is started again goes on, with the same secret.
+
+    The files are for their owner only, and removed when the alignment is done.
+    """
+
+    def __init__(self, folder: Path | None, about: str) -> None:
+        """Take up what is there, unless it is ``about`` other IDs."""
+        self.secret = secrets.token_bytes(32)
+        self._folder = folder
+        if folder is None:
+            return
+        file, title = folder / "secret", hashlib.blake2b(about.encode(), digest_size=32).digest()
+        if file.exists() and (found := file.read_bytes())[:32] == title and len(found) == 64:
+            self.secret = found[32:]
+            return
+        remove_done(folder)
+        folder.mkdir(parents=True, mode=0o700)
+        write_atomically(file, title + self.secret, private=True)
+
+    def points(self, what: str, items: Array, compute: Callable[[Array], Points], progress: Progress) -> Points:
+        """Turn items into points, a block at a time; those of an earlier time are read."""
+        result = [np.empty((0, POINT), np.uint8)]
+        for start in range(0, len(items), BLOCK):
+            block = items[start : start + BLOCK]
+            result.append(self._block(what, block, compute, progress))
+        return np.concatenate(result)
+
+    def _block(self, what: str, block: Array, compute: Callable[[Array], Points], progress: Progress) -> Points:
+        if self._folder is None:
+            return compute(block)
+        content = block.tobytes()
+        title = f"{what} {block.dtype} {len(block)} ".encode()
+        file = self._folder / hashlib.blake2b(title + content, key=self.secret, digest_size=20).hexdigest()
+        if file.exists():
+            found = file.read_bytes()
+            if len(found) == POINT * len(block) + 32 and self._seal(found[32:]) == found[:32]:
+                progress(len(block))
+                return np.frombuffer(found[32:], dtype=np.uint8).reshape(-1, POINT)
+        points = compute(block)
+        write_atomically(file, self._seal(points.tobytes()) + points.tobytes(), private=True)
+        return points
+
+    def _seal(self, data: bytes) -> bytes:
+        return hashlib.blake2b(data, key=self.secret, digest_size=32).digest()
+
+
+def remove_done(folder: Path) -> None:
+    """Remove the files: the alignment is done, or about other IDs."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 @dataclass
 class Member:
     """A hub's part in the ring: its secret, and how it has shuffled each set that came by."""
 
     threads: int = 1
-    _secret: bytes = field(default_factory=partial(secrets.token_bytes, 32), repr=False)
+    done: Done = field(default_factory=lambda: Done(None, ""))
     _orders: dict[str, Places] = field(default_factory=dict, repr=False)
+
+    def hashed(self, ids: Array) -> Points:
+        """Return the points of the own IDs."""
+        return self.done.points("hashed", ids, partial(hashed, threads=self.threads), _no_progress)
 
     def masked(
         self, origin: str, points: Points, progress: Progress = _no_progress, count: int | None = None
@@ -93,18 +155,24 @@ class Member:
             DeploymentError: what came is no list of different points of the curve.
         """
         check_set(origin, points, count)
-        order = _shuffled(len(points))
+        order = self._shuffled(origin, points)
         self._orders[origin] = order
 
         def mask(chunk: Points) -> Points:
             try:
-                result = _points(nacl.bindings.crypto_scalarmult(self._secret, bytes(point)) for point in chunk)
+                result = _points(nacl.bindings.crypto_scalarmult(self.done.secret, bytes(point)) for point in chunk)
             except nacl.exceptions.RuntimeError as error:  # whatever the secret, the product would be 0
                 raise DeploymentError(f"aligning: the set of silo '{origin}' has a point of low order") from error
             progress(len(chunk))
             return result
 
-        return _in_threads(mask, points, self.threads)[order]
+        return self.done.points("masked", points, lambda block: _in_threads(mask, block, self.threads), progress)[order]
+
+    def _shuffled(self, origin: str, points: Points) -> Places:
+        """Return an order of points that nobody else can guess; the same for the same points and secret."""
+        content = f"{origin} {len(points)} ".encode() + points.tobytes()
+        seed = hashlib.blake2b(content, key=self.done.secret, digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(seed))).permutation(len(points))
 
     def unshuffled(self, origin: str, places: Places) -> Places:
         """Turn places in a silo's list as it left this hub into places in the list as it came.
@@ -156,12 +224,6 @@ def _in_threads(function: Callable[[Array], Points], items: Array, threads: int)
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     with ThreadPoolExecutor(threads) as pool:
         return np.concatenate([np.empty((0, POINT), np.uint8), *pool.map(function, chunks)])
-
-
-def _shuffled(count: int) -> Places:
-    """Return the numbers below ``count`` in an order that nobody can guess."""
-    generator = np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
-    return generator.permutation(count)
 
 
 def _points(points: Iterable[bytes]) -> Points:

@@ -27,6 +27,7 @@ from tdcd.sites.hub.align import align_silos, describe_ids
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import GoneError, Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_tables
+from tdcd.sites.hub.psi import remove_done
 from tdcd.sites.messages.frames import LARGEST, RefusedError
 from tdcd.sites.messages.types import ClientKeys, RequestKeys, RequestSurvey, SurveyReply
 from tdcd.sites.shared_job import data_fingerprint
@@ -49,6 +50,7 @@ class SiloTables:
     """Of the keys, as the clients tell."""
     _surveys: dict[str, Survey] = field(default_factory=dict)
     _columns: list[str] = field(default_factory=list)
+    _masking_began: float = 0.0
 
     async def prepare(self) -> SiloPlan:
         """Find the common IDs together with the other hubs, and survey the columns, unless both are known."""
@@ -64,6 +66,7 @@ class SiloTables:
             self.alignment = await self._first_alignment()
             context.directory.mkdir(parents=True, exist_ok=True)
             self.alignment.save(file)
+            remove_done(self._aligning)
         await self.news.tell()
         stored, planned = preparation_file(context.directory, context.silo), context.directory / "silo.safetensors"
         before = SiloPlan.load(planned) if planned.exists() else None
@@ -116,23 +119,33 @@ class SiloTables:
     async def _align(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
         context = self.context
         try:
-            return await align_silos(self.job, context.silo, keys, everybody, context.peers, self._masking)
+            self._masking_began = now()
+            return await align_silos(
+                self.job, context.silo, keys, everybody, context.peers, self._masking, self._aligning
+            )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"another hub's messages do not make an alignment: {error!r}") from error
+
+    @property
+    def _aligning(self) -> Path:
+        """Where it is kept what is done of an alignment."""
+        return self.context.directory / "aligning"
 
     def _masking(self, done: int, total: int) -> None:
         """Log every tenth of the way."""
         tenths, progress = 10 * (10 * done // max(total, 1)), self.context.progress
         stage = f"aligning: {tenths} % of {total:,} points masked"
-        if stage != progress.stage:
-            progress.stage = stage
-            self.context.log(stage)
+        if not progress.stage.startswith(stage):
+            left = (now() - self._masking_began) * (total - done) / max(done, 1)
+            progress.stage = f"{stage}, about {left:.0f} s left" if done < total else stage
+            self.context.log(progress.stage)
 
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
         """Help a hub that does not know the common IDs to find them."""
         result = await self._align(await self.all_keys(), everybody)
         if self.plan is None or result.fingerprint != self.plan.fingerprint:
             raise DataError("the common IDs are not those that this training began with; start a new one")
+        remove_done(self._aligning)
 
     @property
     def _aligned(self) -> set[str]:
