@@ -1,6 +1,7 @@
 """A hub whose clients have tables: what they hold, the common IDs, and how columns become numbers."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class SiloTables:
     async def _align(self, keys: list[Keys], everybody: Mapping[str, Mapping[str, Any]]) -> Alignment:
         context = self.context
         try:
-            self._masking_began = now()
+            self._masking_began = time.monotonic()
             return await align_silos(
                 self.job, context.silo, keys, everybody, context.peers, self._masking, self._aligning
             )
@@ -136,7 +137,7 @@ class SiloTables:
         tenths, progress = 10 * (10 * done // max(total, 1)), self.context.progress
         stage = f"aligning: {tenths} % of {total:,} points masked"
         if not progress.stage.startswith(stage):
-            left = (now() - self._masking_began) * (total - done) / max(done, 1)
+            left = (time.monotonic() - self._masking_began) * (total - done) / max(done, 1)
             progress.stage = f"{stage}, about {left:.0f} s left" if done < total else stage
             self.context.log(progress.stage)
 
