@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.errors import JobError, RunError
+from tdcd.failpoints import reach
 
 
 def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
@@ -24,15 +25,20 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.tmp")
     try:
+        reach(f"before writing {path.name}")
         if private:
             temporary.unlink(missing_ok=True)
             temporary.touch(0o600)
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
+            reach(f"before fsync of {path.name}")
             os.fsync(file.fileno())
+        reach(f"before rename to {path.name}")
         temporary.replace(path)
+        reach(f"after rename to {path.name}")
         sync_directory(path.parent)
+        reach(f"after writing {path.name}")
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -40,7 +46,9 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
 def rename(path: Path, target: Path) -> None:
     """Give a file another name, in place of what has it; it survives a power cut."""
     try:
+        reach(f"before rename of {path.name}")
         path.replace(target)
+        reach(f"after rename of {path.name}")
         sync_directory(target.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be renamed to {target.name}: {error.strerror}") from error
@@ -49,7 +57,9 @@ def rename(path: Path, target: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a file."""
     try:
+        reach(f"before removing {path.name}")
         path.unlink()
+        reach(f"after removing {path.name}")
         sync_directory(path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be removed: {error.strerror}") from error
@@ -58,10 +68,13 @@ def remove(path: Path) -> None:
 def append(path: Path, line: str) -> None:
     """Add a line to a file; it is on the disk when this returns."""
     try:
+        reach(f"before appending to {path.name}")
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
             file.flush()
+            reach(f"before fsync of {path.name}")
             os.fsync(file.fileno())
+        reach(f"after appending to {path.name}")
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
