@@ -21,7 +21,7 @@ from tdcd.models.imported import Imported
 from tdcd.sites.participants import check_labels, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
-DAYS = 30
+DAYS = 365
 """That certificates for one machine are valid."""
 
 
