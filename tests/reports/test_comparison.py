@@ -15,6 +15,7 @@ import pytest
 import tdcd
 from support import browser, drawn_in_a_browser, federation_record, silo_record
 from tdcd.core.ledger import Traffic
+from tdcd.core.rows import Rows
 from tdcd.costs import Costs
 from tdcd.experiments.sweep_file import parse_sweep
 from tdcd.experiments.sweep_run import run_sweep
@@ -65,6 +66,7 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
             iteration=number * steps,
             seconds=1.0,
             traffic=Traffic(number, number, number),
+            rows={"train": Rows(100, 100), "test": Rows(20, 20)},
             train={"loss": losses[number] if losses else 1 - score},
             test={"accuracy": score, "loss": 1 - score},
         )

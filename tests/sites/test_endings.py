@@ -19,7 +19,7 @@ from tdcd import files
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Measures, RewoundError, Verdict
+from tdcd.engines.base import Judge, Measurement, Measures, RewoundError, Verdict
 from tdcd.errors import AbsentError
 from tdcd.runs import records, store, tensors
 from tdcd.runs.reader import read_history
@@ -113,14 +113,14 @@ class HubEngine:
         step = number + self.all.epoch / 100
         return {self.hub: SiloState({"w": states[self.hub].weights["w"] + step})}, Traffic()
 
-    def evaluate(self, states: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measurement, Verdict]:
         loss = self.all.loss(self.done)
-        verdict = judge({Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}})
+        verdict = judge(Measurement({Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}, {}))
         text = self.all.exchange(self.hub, f"verdict {self.done}", verdict)
         nothing: Measures = {part: {} for part in Part}
         if self.hub != HUBS[0]:
-            return nothing, text[HUBS[0]]
-        return {**nothing, Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}}, verdict
+            return Measurement(nothing, {}), text[HUBS[0]]
+        return Measurement({**nothing, Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}}, {}), verdict
 
     def conclude(self, number: int, selected: int) -> bool:
         self.all.exchange(self.hub, "concluded")
@@ -225,8 +225,8 @@ class Alone(Late):
             raise self.error
         return {"a": SiloState({"w": states["a"].weights["w"] + 1})}, Traffic()
 
-    def evaluate(self, _: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
-        record: Measures = {part: {"loss": 1.0} for part in Part}
+    def evaluate(self, _: States, judge: Judge) -> tuple[Measurement, Verdict]:
+        record = Measurement({part: {"loss": 1.0} for part in Part}, {})
         return record, judge(record)
 
     def conclude(self, number: int, selected: int) -> bool:

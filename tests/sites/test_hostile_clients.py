@@ -11,7 +11,7 @@ import pytest
 
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState
-from tdcd.engines.base import Judge, Measures, Verdict
+from tdcd.engines.base import Judge, Measurement, Measures, Verdict
 from tdcd.jobs.data import load_data
 from tdcd.sites.hub.clients import OFFENCES
 from tdcd.sites.messages.frames import Message
@@ -55,7 +55,7 @@ async def evaluate(federation: Federation, judge: Judge) -> list[Measures]:
     hubs = federation.hubs.values()
     result = await asyncio.gather(*(hub.evaluate(SiloState(hub.setup.first_block()), judge) for hub in hubs))
     await federation.stop()
-    return [measures for measures, _ in result]
+    return [measurement.measures for measurement, _ in result]
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -174,8 +174,8 @@ def test_scores_that_are_of_no_use(everybody: bool, tmp_path: Path) -> None:
     federation = Federation(job(), tmp_path, alter=lying({"score"}, float("nan"), {0}, None if everybody else BAD))
     judged: list[Measures] = []
 
-    def judge(measures: Measures) -> Verdict:
-        judged.append(measures)
+    def judge(measurement: Measurement) -> Verdict:
+        judged.append(measurement.measures)
         return "worse"
 
     run_virtually(evaluate(federation, judge))

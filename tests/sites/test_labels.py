@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def test_a_silo_that_has_labels_only(sharing: str, monkeypatch: pytest.MonkeyPat
             *(hub.evaluate(SiloState(result[silo]), lambda _: "worse") for silo, hub in hubs)
         )
         await again.stop()
-        return [measures for measures, _ in measured]
+        return [measurement.measures for measurement, _ in measured]
 
     text = run_virtually(run())
     assert all(bool(measures[Part.TEST]) == (sharing == "shared") for measures in text[:-1])
@@ -207,7 +207,8 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
 @pytest.mark.parametrize("tell", [False, True])
 @pytest.mark.parametrize("label_only", [False, True])
 def test_metrics_are_found_where_labels_are(tell: bool, label_only: bool, tmp_path: Path) -> None:
-    from tdcd.engines.base import Measures, Verdict
+    from tdcd.core.rows import Rows
+    from tdcd.engines.base import Judge, Measurement, Verdict
     from tdcd.training.metrics import measure
 
     kept = registry("stale") if label_only else keeping(job(3, 3), "stale")
@@ -216,14 +217,14 @@ def test_metrics_are_found_where_labels_are(tell: bool, label_only: bool, tmp_pa
     federation = Federation(wanted, tmp_path)
     judged: list[str] = []
 
-    async def run() -> dict[str, tuple[Measures, Verdict]]:
+    async def run() -> dict[str, tuple[Measurement, Verdict]]:
         await federation.start()
         blocks = {silo: hub.setup.first_block() for silo, hub in federation.hubs.items()}
 
-        def judge(silo: str) -> Callable[[Measures], Verdict]:
-            def judged_here(measures: Measures) -> Verdict:
+        def judge(silo: str) -> Judge:
+            def judged_here(measurement: Measurement) -> Verdict:
                 judged.append(silo)
-                assert measures[Part.VALIDATION]
+                assert measurement.measures[Part.VALIDATION]
                 return "better"
 
             return judged_here
@@ -244,8 +245,10 @@ def test_metrics_are_found_where_labels_are(tell: bool, label_only: bool, tmp_pa
         assert isinstance(scores, torch.Tensor)
         expected = measure(wanted.training.objective, scores.detach(), samples.labels)
         del expected["auprc"]
-        for silo, (measures, _) in result.items():
-            assert measures[part] == (pytest.approx(expected, rel=1e-9) if tell or silo == label_holder else {})
+        for silo, (measurement, _) in result.items():
+            known: Any = pytest.approx(expected, rel=1e-9) if tell or silo == label_holder else {}
+            assert measurement.measures[part] == known
+            assert measurement.rows[part] == Rows(len(samples), len(samples)), "all hubs know how many"
 
 
 # What a silo without labels hears
@@ -347,7 +350,7 @@ def test_no_label_is_among_the_bytes_that_others_hear(
         await asyncio.gather(*(hub.evaluate(SiloState(blocks[silo]), lambda _: "worse") for silo, hub in hubs))
         record = {silo: hub.context.progress.evaluation for silo, hub in hubs}
         assert "train" in record["bank"]
-        assert record["insurer"] == {"round": 6}
+        assert record["insurer"] == {"round": 6, "partial": {}}
         await federation.stop()
 
     run_virtually(run())
@@ -592,5 +595,5 @@ def test_sums_that_cannot_be_leave_their_client_out(
         return result
 
     measured = run_virtually(run())
-    assert measured[0][0][Part.TEST]["accuracy"] <= 1
+    assert measured[0][0].measures[Part.TEST]["accuracy"] <= 1
     assert any("client 'silo-1-1' is left out: " in line and " of " in line for line in federation.log)

@@ -20,7 +20,7 @@ from support import federation_record
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import SiloState, States
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Measures, RewoundError, Verdict
+from tdcd.engines.base import Judge, Measurement, RewoundError, Verdict
 from tdcd.errors import DataError, DeploymentError, TdcdError
 from tdcd.runs.reader import read_history
 from tdcd.runs.store import Checkpoint, RunDirectory
@@ -147,10 +147,10 @@ class Rewinding:
         assert (number, selected) == (30, 10)
         return True
 
-    def evaluate(self, states: States, judge: Callable[[Measures], Verdict]) -> tuple[Measures, Verdict]:
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measurement, Verdict]:
         first = {0: 1.0, 5: 0.8, 10: 0.5, 15: 0.45, 20: 0.4, 25: 0.3, 30: 0.2}
         loss = first[self.done] + (0.3 if self.again and self.done > 10 else 0.0)
-        record: Measures = {Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}
+        record = Measurement({Part.TRAIN: {"loss": loss}, Part.VALIDATION: {"loss": loss}, Part.TEST: {}}, {})
         return record, judge(record)
 
 

@@ -15,11 +15,12 @@ from sites.memory import Federation, run_virtually
 from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.oracle import oracle_round
+from tdcd.core.rows import Rows
 from tdcd.core.script import Lost
 from tdcd.core.state import SiloState
 from tdcd.core.task import Round
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Measures
+from tdcd.engines.base import Measurement
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
@@ -230,7 +231,7 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
     wanted = patient(job(3, 2))
     federation = Federation(wanted, tmp_path)
 
-    async def run() -> dict[str, Measures]:
+    async def run() -> dict[str, Measurement]:
         await federation.start()
         blocks = {silo: hub.setup.first_block() for silo, hub in federation.hubs.items()}
         hubs = federation.hubs.items()
@@ -251,5 +252,6 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
         )
         assert isinstance(scores, Tensor)
         expected = measure(wanted.training.objective, scores.detach(), samples.labels)
-        for measures in result.values():
-            assert measures[part] == pytest.approx(expected, rel=1e-9)
+        for measurement in result.values():
+            assert measurement.measures[part] == pytest.approx(expected, rel=1e-9)
+            assert measurement.rows[part] == Rows(len(samples), len(samples))

@@ -81,7 +81,8 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
     assert all(
-        {"round", "iteration", "seconds", "traffic", "train", "validation", "test", "better", "digest"} == set(line)
+        {"round", "iteration", "seconds", "traffic", "rows", "train", "validation", "test", "better", "digest"}
+        == set(line)
         for line in lines
     )
     assert same(tdcd.load_blocks(tmp_path / "run"), result.blocks)

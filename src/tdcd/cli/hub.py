@@ -1,5 +1,6 @@
 """``tdcd hub``: run a silo's hub at its site."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,9 @@ def _observer(logger: Any) -> Any:
                 if part != "train" or name == "loss"
             ]
             facts = {"round": evaluation.round, **{part: dict(result) for part, result in parts.items() if result}}
+            facts |= {"rows": {part: asdict(rows) for part, rows in evaluation.rows.items()}}
             words = ", ".join(text) or "measured where the labels are, which does not tell this hub"
-            logger.info(f"round {evaluation.round}: {words}", extra={"facts": facts})
+            partial = f" (partial: {', '.join(evaluation.partial)})" if evaluation.partial else ""
+            logger.info(f"round {evaluation.round}: {words}{partial}", extra={"facts": facts})
 
     return Telling()

@@ -99,8 +99,10 @@ def _describe_evaluation(evaluation: str) -> str:
         return "none yet"
     record = json_.loads(evaluation)
     parts = [
-        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in measures.items())}"
-        for part, measures in record.items()
-        if isinstance(measures, dict)
+        f"{part} {', '.join(f'{name} {value:.4f}' for name, value in record[part].items())}"
+        for part in ("train", "validation", "test")
+        if part in record
     ]
-    return f"after round {record.get('round')}: {'; '.join(parts)}"
+    partial = [f"{there:,} of {every:,} {part} rows" for part, (there, every) in record["partial"].items()]
+    absent = f"; clients were away: measured on {', '.join(partial)}" if partial else ""
+    return f"after round {record['round']}: {'; '.join(parts)}{absent}"

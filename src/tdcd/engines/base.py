@@ -10,6 +10,7 @@ from torch import Tensor
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
+from tdcd.core.rows import Rows
 from tdcd.core.script import Plan, plan_rounds
 from tdcd.core.state import HubUpdate, SiloState, States, take_average
 from tdcd.core.task import Round, SiloTask
@@ -22,7 +23,22 @@ Measures = Mapping[Part, Mapping[str, float]]
 Verdict = Literal["better", "worse", "diverged"]
 """What an evaluation shows: the lowest validation loss so far, or not, or that there is nothing left to train."""
 
-Judge = Callable[[Measures], Verdict]
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an evaluation measured."""
+
+    measures: Measures
+    rows: Mapping[Part, Rows]
+    """Of each part that has samples: how many were measured. All hubs know this."""
+
+    def whole(self, part: Part) -> bool:
+        """Tell whether all rows of a part were measured."""
+        rows = self.rows.get(part)
+        return rows is None or rows.measured == rows.every
+
+
+Judge = Callable[[Measurement], Verdict]
 Measure = Callable[[Tensor, Tensor], Mapping[str, float]]
 """Loss and metrics of scores (M, E) against prepared labels."""
 
@@ -49,8 +65,8 @@ class Engine(Protocol):
             RewoundError: all go back to an earlier round.
         """
 
-    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
-        """Measure the global model where the labels are; return the measures and the verdict of the judge there."""
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measurement, Verdict]:
+        """Measure the global model where the labels are; return what is known of it, and the judge's verdict there."""
 
     def conclude(self, number: int, selected: int) -> bool:
         """Wait until all have ended after round ``number``, with weights of round ``selected``; tell whether all have.

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block
+from tdcd.core.rows import Rows
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round
 from tdcd.core.topology import Samples
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Judge, Measures, Training, Verdict
+from tdcd.engines.base import Judge, Measurement, Training, Verdict
 
 
 class Simulation(ABC):
@@ -49,11 +50,13 @@ class Simulation(ABC):
         return self.compute_round(states, round_), sent
 
     @final
-    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measurement, Verdict]:
         """See Engine."""
         parts = self.training.parts
         measures = {part: self._measure(states, parts[part]) if part in parts else {} for part in Part}
-        return measures, judge(measures)
+        rows = {part: Rows(len(samples), len(samples)) for part, samples in parts.items()}
+        result = Measurement(measures, rows)
+        return result, judge(result)
 
     def _measure(self, states: States, samples: Samples) -> Mapping[str, float]:
         if self.training.measure is None:

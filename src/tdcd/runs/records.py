@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.rows import Rows
 from tdcd.errors import DamagedError, RunError
 from tdcd.files import write_atomically
 from tdcd.runs.digests import seal, unseal
@@ -32,14 +33,21 @@ class Evaluation:
     """Wall time of the training so far, over all its sessions."""
     traffic: Traffic
     """Bytes that the rounds so far have sent."""
+    rows: Mapping[str, Rows]
+    """Of "train", "validation" and "test", as far as there are such samples: how many were measured."""
     train: Mapping[str, float]
-    """Loss and metrics on all training rows; empty at a hub that does not receive them."""
+    """Loss and metrics on the training rows; empty at a hub that does not receive them."""
     validation: Mapping[str, float] = field(default_factory=dict)
-    """Loss and metrics on all validation rows; empty without a validation set."""
+    """Loss and metrics on the validation rows; empty without a validation set."""
     test: Mapping[str, float] = field(default_factory=dict)
-    """Loss and metrics on all test rows; empty without a test set."""
+    """Loss and metrics on the test rows; empty without a test set."""
     better: bool = False
-    """Whether the validation loss is lower than ever before."""
+    """Whether the validation loss, measured on all rows, is lower than ever before."""
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The parts that were not measured on all of their rows: these decide nothing."""
+        return tuple(part for part, rows in self.rows.items() if rows.measured < rows.every)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain dictionaries, as they stand in history.jsonl."""

@@ -8,8 +8,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tdcd.data.holdout import Part
 from tdcd.errors import DeploymentError
 from tdcd.sites.messages.calls import HubStatus
+
+PARTS = tuple(part.word for part in Part)
 
 
 class HubCollector(Collector):
@@ -38,10 +41,17 @@ class HubCollector(Collector):
         evaluations = CounterMetricFamily("tdcd_evaluation_bytes", "Bytes of tensors of evaluations.")
         evaluations.add_metric([], status.evaluation_bytes)
         measured = GaugeMetricFamily("tdcd_measure", "The newest evaluation.", labels=["part", "measure"])
-        for part, measures in (json.loads(status.evaluation) if status.evaluation else {}).items():
-            for name, value in measures.items() if isinstance(measures, dict) else ():
+        partial = GaugeMetricFamily(
+            "tdcd_measured_fraction", "Part of the rows that the newest evaluation measured.", labels=["part"]
+        )
+        evaluation = json.loads(status.evaluation) if status.evaluation else {"partial": {}}
+        for part in PARTS:
+            if part in evaluation:
+                there, every = evaluation["partial"].get(part, (1, 1))
+                partial.add_metric([part], there / every)
+            for name, value in evaluation.get(part, {}).items():
                 measured.add_metric([part, name], value)
-        yield from (present, left_out, peers, traffic, evaluations, measured)
+        yield from (present, left_out, peers, traffic, evaluations, measured, partial)
 
 
 def serve(snapshot: Callable[[], HubStatus], address: str | None) -> None:

@@ -11,7 +11,7 @@ from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState, States
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Engine, Measures, RewoundError, Verdict
+from tdcd.engines.base import Engine, Measurement, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
 from tdcd.runs.layout import BEST, CHECKPOINT
 from tdcd.runs.records import Evaluation, FederationRecord, Outcome
@@ -157,6 +157,7 @@ class Loop:
                 self.state = State(good.round, self._fit(good, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
+        self._note_partial()
         self._finish("finished", confirmed=confirmed)
         return self._selected()
 
@@ -219,13 +220,25 @@ class Loop:
     def _selected(self) -> tuple[int, Blocks]:
         return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.weights)
 
+    def _note_partial(self) -> None:
+        """Say how many evaluations could not decide which weights to keep, or when to stop."""
+        if self.settings.select == "last" and self.settings.patience is None:
+            return
+        partial = sum(Part.VALIDATION.word in line.partial for line in self.history)
+        if partial:
+            self.observer.noted(
+                f"{partial} of {len(self.history)} evaluations lacked validation rows of absent clients and decided "
+                f"nothing; the weights of round {self._selected()[0]} are kept"
+            )
+
     def _stalled(self) -> bool:
         """Tell whether the validation loss has not fallen for too long."""
         patience = self.settings.patience
         if patience is None or not self.history:
             return False
-        better = [number for number, line in enumerate(self.history) if line.better]
-        return len(self.history) - 1 - max(better, default=0) >= patience
+        whole = [line for line in self.history if Part.VALIDATION.word not in line.partial]
+        better = [number for number, line in enumerate(whole) if line.better]
+        return len(whole) - 1 - max(better, default=0) >= patience
 
     def _due(self, number: int) -> bool:
         """Tell whether a round is one to evaluate after."""
@@ -255,20 +268,21 @@ class Loop:
         done = self.state.done
         if not self._due(done) or (self.history and self.history[-1].round == done):
             return False
-        measures, verdict = self.engine.evaluate(self.state.silos, self._judge)
-        train, validation, test = (measures[part] for part in Part)
+        measurement, verdict = self.engine.evaluate(self.state.silos, self._judge)
+        train, validation, test = (measurement.measures[part] for part in Part)
         result = Evaluation(
             round=done,
             iteration=done * self.settings.local_steps,
             seconds=round(self._seconds(), 3),
             traffic=self.state.traffic,
+            rows={part.word: measurement.rows[part] for part in Part if part in measurement.rows},
             train=train,
             validation=validation,
             test=test,
             better=verdict == "better",
         )
         if verdict == "diverged":
-            raise self._diverged(self._trouble(measures) or "reported by the hub that holds the labels", done)
+            raise self._diverged(self._trouble(measurement) or "reported by the hub that holds the labels", done)
         if self.settings.select == "best" and result.better:
             best = Selected(done, self.state.weights)
             if self.directory:  # before its line in the history, which never tells of weights that are not there
@@ -280,15 +294,18 @@ class Loop:
         self.observer.evaluated(result)
         return True
 
-    def _judge(self, measures: Measures) -> Verdict:
-        """Judge an evaluation against those before it."""
-        if self._trouble(measures):
+    def _judge(self, measurement: Measurement) -> Verdict:
+        """Judge an evaluation against those before it; losses on some of the rows do not compare with each other."""
+        if self._trouble(measurement):
             return "diverged"
-        before = [line.validation["loss"] for line in self.history if line.validation]
-        return "better" if measures[Part.VALIDATION].get("loss", inf) < min(before, default=inf) else "worse"
+        part = Part.VALIDATION
+        before = [line.validation["loss"] for line in self.history if line.validation and part.word not in line.partial]
+        lowest = measurement.measures[part].get("loss", inf) < min(before, default=inf)
+        return "better" if lowest and measurement.whole(part) else "worse"
 
-    def _trouble(self, measures: Measures) -> str:
+    def _trouble(self, measurement: Measurement) -> str:
         """Tell if losses are no longer finite, or as good as that."""
+        measures = measurement.measures
         for part, result in measures.items():
             if not isfinite(result.get("loss", 0.0)):
                 return f"the {'training' if part == Part.TRAIN else part.word} loss is {result['loss']}"

@@ -20,7 +20,8 @@ class Progress:
     stage: str = "starting"
     round: int = 0
     evaluation: dict[str, Any] = field(default_factory=dict)
-    """The newest one."""
+    """The newest one: its round, its measures by part, and ``partial``: parts of which rows were absent, each with
+    how many were measured and how many there are."""
     last_error: str = ""
 
 

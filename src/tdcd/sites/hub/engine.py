@@ -6,7 +6,7 @@ from typing import Any
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.state import States
-from tdcd.engines.base import Judge, Measures, Verdict
+from tdcd.engines.base import Judge, Measurement, Verdict
 from tdcd.sites.hub.hub import Hub
 
 
@@ -34,9 +34,9 @@ class HubEngine:
         state, traffic = self.run(self.hub.run_round(states[silo], number))
         return {silo: state}, traffic
 
-    def evaluate(self, states: States, judge: Judge) -> tuple[Measures, Verdict]:
+    def evaluate(self, states: States, judge: Judge) -> tuple[Measurement, Verdict]:
         """See Engine."""
-        result: tuple[Measures, Verdict] = self.run(self.hub.evaluate(states[self.hub.context.silo], judge))
+        result: tuple[Measurement, Verdict] = self.run(self.hub.evaluate(states[self.hub.context.silo], judge))
         return result
 
     def conclude(self, number: int, selected: int) -> bool:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
+from tdcd.core.rows import Rows
 from tdcd.core.task import sum_embeddings
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Judge, Measures, Verdict, block_bytes
+from tdcd.engines.base import Judge, Measurement, Verdict, block_bytes
 from tdcd.errors import DeploymentError
 from tdcd.sites.hub.clients import Request
 from tdcd.sites.hub.context import HubContext, Pause
@@ -27,8 +28,11 @@ from tdcd.sites.messages.types import Judge as JudgeRequest
 from tdcd.training.metrics import measure
 from tdcd.training.tally import Tally, added, measured, ranks, why_not_tally
 
-Outcome = tuple[Measures, Verdict, tuple[str, ...]]
-"""Measures, the verdict, and the parts that nothing could be measured on."""
+Outcome = tuple[Measurement, Verdict, tuple[str, ...]]
+"""What was measured, the verdict, and the parts that nothing could be measured on."""
+
+PartResult = tuple[dict[str, float], int]
+"""Loss and metrics on a part of the samples, and how many of its rows were measured."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Evaluator:
         owners = job.label_owners()
         return job.labels.silo or (owners[0] if owners else self.context.peers.chair)
 
-    async def evaluate(self, block: Block, number: int, version: int, judge: Judge) -> tuple[Measures, Verdict]:
+    async def evaluate(self, block: Block, number: int, version: int, judge: Judge) -> tuple[Measurement, Verdict]:
         """Measure the whole model on all samples whose clients are there, in every silo.
 
         Args:
@@ -70,8 +74,12 @@ class Evaluator:
             if not pause.times:
                 context.log(f"waiting for clients: those there, in all silos, hold no {missing[0]} sample in common")
             await pause.wait()
-        known = {part.word: measures for part, measures in result.items() if measures}
-        context.progress.evaluation = {"round": number, **known}
+        known = {part.word: measures for part, measures in result.measures.items() if measures}
+        partial = {p.word: [rows.measured, rows.every] for p, rows in result.rows.items() if not result.whole(p)}
+        context.progress.evaluation = {"round": number, **known, "partial": partial}
+        for part, (there, every) in partial.items():
+            ignored = "; this evaluation decides nothing" if part == Part.VALIDATION.word else ""
+            context.log(f"measured on {there:,} of {every:,} {part} samples: clients are away{ignored}")
         return result, verdict
 
     async def _attempt(self, block: Block, version: int, stamp: Stamp, judge: Judge) -> Outcome:
@@ -81,7 +89,8 @@ class Evaluator:
             await peers.send(self.label_silo, own, stamp)
             reply = await peers.receive(self.label_silo, Evaluated, stamp)
             measures = reply.measures or {}
-            return {part: measures.get(part.word, {}) for part in Part}, reply.verdict, reply.missing
+            rows = {part: self._rows(part, reply.rows.get(part.word, 0)) for part in plan.counts}
+            return Measurement({p: measures.get(p.word, {}) for p in Part}, rows), reply.verdict, reply.missing
         every = {name: await peers.receive(name, SiloScores, stamp) for name in peers.peers}
         if not plan.label_only:
             every[self.context.silo] = own
@@ -90,13 +99,24 @@ class Evaluator:
             found = await self._measure_at_clients(scores, stamp)
         else:
             found = {part: self._measure(part, *scores[part]) for part in scores}
-        record: Measures = {part: found.get(part, {}) for part in Part}
-        missing = tuple(part.word for part in plan.counts if not record[part])
+        results = {part: found.get(part, ({}, 0)) for part in Part}
+        missing = tuple(part.word for part in plan.counts if not results[part][0])
+        counts = {part: self._rows(part, results[part][1]) for part in plan.counts}
+        record = Measurement({part: measures for part, (measures, _) in results.items()}, counts)
         verdict: Verdict = "worse" if missing else judge(record)
         tell = not labels.private or labels.tell_metrics
-        shown = {part.word: dict(values) for part, values in record.items()} if tell else None
-        await peers.send_all(Evaluated(verdict, missing, shown), stamp)
+        shown = {part.word: measures for part, (measures, _) in results.items()} if tell else None
+        measured_rows = {part.word: rows.measured for part, rows in counts.items()}
+        await peers.send_all(Evaluated(verdict, missing, measured_rows, shown), stamp)
         return record, verdict, missing
+
+    def _rows(self, part: Part, count: int) -> Rows:
+        every = self.prepared.plan.counts[part]
+        if not 0 <= count <= every:
+            raise RefusedError(
+                f"the hub of silo '{self.label_silo}' says that it measured {count:,} of {every:,} {part.word} samples"
+            )
+        return Rows(count, every)
 
     async def _own_scores(self, block: Block, version: int, stamp: Stamp) -> SiloScores:
         """Gather embeddings of all rows of every part, and whose clients are there."""
@@ -154,19 +174,15 @@ class Evaluator:
             there = there & fits(scores.present[place], shape[:1], torch.uint8, who).bool()
         return sum_embeddings(embeddings), there
 
-    def _measure(self, part: Part, scores: Tensor, there: Tensor) -> dict[str, float]:
+    def _measure(self, part: Part, scores: Tensor, there: Tensor) -> PartResult:
         """Measure, at a hub that has the labels."""
-        if not there.any():
-            return {}
-        self._log_absent(part, int(there.sum()))
+        count = int(there.sum())
+        if not count:
+            return {}, 0
         if not scores[there].isfinite().all():
-            return {"loss": float("nan")}
-        return measure(self.prepared.settings.objective, scores[there], self.prepared.model.labels[part][there])
-
-    def _log_absent(self, part: Part, there: int) -> None:
-        every = self.prepared.plan.counts[part]
-        if there < every:
-            self.context.log(f"measured on {there:,} of {every:,} {part.word} samples: clients are away")
+            return {"loss": float("nan")}, count
+        labels = self.prepared.model.labels[part][there]
+        return measure(self.prepared.settings.objective, scores[there], labels), count
 
     def _check_tallies(self, rows: Mapping[str, int], reply: Tallies) -> None:
         """Check that sums could be those of a client's rows, so many of each part."""
@@ -179,13 +195,13 @@ class Evaluator:
 
     async def _measure_at_clients(
         self, scores: Mapping[Part, tuple[Tensor, Tensor]], stamp: Stamp
-    ) -> dict[Part, dict[str, float]]:
+    ) -> dict[Part, PartResult]:
         """Let the clients that hold the labels add up; a client that is lost on the way is left out."""
         objective, holdings = self.prepared.settings.objective, self.prepared.plan.holdings
         clients = self.context.clients
         names = {name for name, held in holdings.items() if any(map(len, held.values()))}
         while names := names & clients.present():
-            result: dict[Part, dict[str, float]] = {}
+            result: dict[Part, PartResult] = {}
             own: dict[str, list[tuple[str, Tensor, Tensor, Tensor]]] = {name: [] for name in names}
             for part, (z, embedded) in scores.items():
                 held = torch.zeros_like(embedded)
@@ -195,7 +211,7 @@ class Evaluator:
                 if not there.any():
                     continue
                 if not z[there].isfinite().all():
-                    result[part] = {"loss": float("nan")}
+                    result[part] = {"loss": float("nan")}, int(there.sum())
                     continue
                 ranked = torch.zeros(z.shape, dtype=torch.float64)
                 ranked[there] = ranks(objective, z[there])
@@ -221,8 +237,7 @@ class Evaluator:
                 tallies: list[Tally] = [r.tallies[part.word] for r in replies.values() if part.word in r.tallies]
                 if tallies and part not in result:
                     total = added(tallies)
-                    result[part] = measured(objective, total)
-                    self._log_absent(part, int(total["rows"][0]))
+                    result[part] = measured(objective, total), int(total["rows"][0])
             return result
         return {}
 

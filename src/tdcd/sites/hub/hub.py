@@ -16,7 +16,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.script import plan_rounds
 from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Judge, Measures, RewoundError, Verdict
+from tdcd.engines.base import Judge, Measurement, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.evaluation import Evaluator
@@ -125,7 +125,7 @@ class Hub:
         self._version += 1
         return result
 
-    async def evaluate(self, state: SiloState, judge: Judge) -> tuple[Measures, Verdict]:
+    async def evaluate(self, state: SiloState, judge: Judge) -> tuple[Measurement, Verdict]:
         """Measure the whole model, together with the other hubs."""
         evaluator = Evaluator(self.context, self.prepared)
         return await evaluator.evaluate(state.weights, self.context.progress.round, self._version, judge)

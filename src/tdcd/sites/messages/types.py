@@ -311,6 +311,8 @@ class Evaluated:
     verdict: Literal["better", "worse", "diverged"]
     missing: tuple[str, ...]
     """Parts that nothing could be measured on."""
+    rows: dict[str, int]
+    """How many rows of each part were measured."""
     measures: dict[str, dict[str, float]] | None
 
 
