@@ -21,9 +21,11 @@ from tdcd.experiments.sweep_file import parse_sweep
 from tdcd.experiments.sweep_run import run_sweep
 from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.findings import claims, time_to, winners
-from tdcd.reports.frame import Measure, evaluation_frame
+from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
-from tdcd.reports.study import Panel, Study, read_study
+from tdcd.reports.remarks import remarks
+from tdcd.reports.study import Panel, Study, common_target, read_study
+from tdcd.reports.words import about
 from tdcd.runs.digests import seal, unseal
 from tdcd.runs.reader import RunRecord, read_history, read_run
 from tdcd.runs.records import Evaluation, Outcome, history_line
@@ -135,8 +137,8 @@ def test_time_to_a_target() -> None:
     assert one.times_to(ACCURACY, 0.8, Costs(t_comm=100)) is None, "one of its runs does not reach it"
     assert one.reached(ACCURACY, 0.8).select("seed", "place").rows() == [("1", 2)], "the first does"
     assert one.reached(TEST_LOSS, 0.35)["place"].to_list() == [2, 1], "a loss is better the lower it is"
-    assert Panel("", (one,), ()).target(ACCURACY) == 0.7, "what every run reaches"
-    assert Panel("", (one,), ()).target(TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
+    assert common_target([one], ACCURACY) == 0.7, "what every run reaches"
+    assert common_target([one], TEST_LOSS) == 0.31, "0.30000000000000004, in two digits"
     result = time_to(one, ACCURACY, 0.6, Costs())
     assert result is not None
     assert (result.at, result.times) == ((0.0,), (3.0,))
@@ -195,7 +197,7 @@ def test_runs_that_diverged_are_left_out_of_means() -> None:
     result = line(made(2, [0.1, 0.5, 0.9]), bad)
     assert result.finals(ACCURACY) == [0.9]
     assert result.band(ACCURACY).mean == pytest.approx([0.1, 0.5, 0.9])
-    assert Panel("", (result,), ()).target(ACCURACY) == 0.9
+    assert common_target([result], ACCURACY) == 0.9
     assert result.times_to(ACCURACY, 0.9, Costs()) is None, "not every run gets there"
     assert verdicts(result)["All settings converge"] == "no"
     hopeless = Line("Q = 9", "federation", {}, (), None, {0.1: None})
@@ -208,10 +210,90 @@ def test_a_run_that_stopped_early_stays_where_it_stopped() -> None:
 
 
 def test_a_target_is_not_what_runs_begin_with() -> None:
-    assert Panel("", (line(made(1, [0.5, 0.5])),), ()).target(ACCURACY) is None
-    assert Panel("", (line(made(1, [0.0, 0.0])),), ()).target(ACCURACY) is None
-    assert Panel("", (line(made(1, [0.9, 0.99456])),), ()).target(TEST_LOSS) == 0.0055
-    assert Panel("", (line(made(1, [0.1, 0.0347, 0.1])),), ()).target(Measure("test", "accuracy")) is None
+    assert common_target([line(made(1, [0.5, 0.5]))], ACCURACY) is None
+    assert common_target([line(made(1, [0.0, 0.0]))], ACCURACY) is None
+    assert common_target([line(made(1, [0.9, 0.99456]))], TEST_LOSS) == 0.0055
+    assert common_target([line(made(1, [0.1, 0.0347, 0.1]))], ACCURACY) == 0.1, "it fell behind, and came back"
+
+
+def test_a_target_is_reached_where_a_run_stays() -> None:
+    swinging = line(made(1, [0.1, 0.8, 0.5, 0.9, 0.85]))
+    assert swinging.reached(ACCURACY, 0.7)["place"].to_list() == [3], "it had left 0.8 again"
+    assert swinging.reached(ACCURACY, 0.9).is_empty()
+    assert swinging.bests(ACCURACY) == [0.9]
+    assert common_target([swinging], ACCURACY) == 0.85, "what it ends with, not its best"
+
+
+def partly(run: RunRecord, *places: int) -> RunRecord:
+    """Let clients be away at some evaluations."""
+    rows = {"train": Rows(100, 100), "test": Rows(7, 20)}
+    lines = [replace(one, rows=rows) if place in places else one for place, one in enumerate(run.history)]
+    return replace(run, history=tuple(lines))
+
+
+def test_evaluations_without_all_rows_reach_nothing() -> None:
+    run = made(1, [0.1, 0.8, 0.8, 0.9])
+    assert line(partly(run, 1)).reached(ACCURACY, 0.7)["place"].to_list() == [2]
+    assert line(partly(run, 3)).bests(ACCURACY) == [0.8]
+    assert line(partly(run, 3)).lasts(ACCURACY) == [0.8]
+    dip = made(1, [0.1, 0.8, 0.2, 0.9])
+    assert line(partly(dip, 2)).reached(ACCURACY, 0.7)["place"].to_list() == [1], "nor do they take it back"
+    assert line(partly(run, 1)).reached(LOSS, 0.3)["place"].to_list() == [1], "other rows were there"
+    frame = evaluation_frame({"run": partly(run, 1)})
+    assert frame["partial"].to_list() == ["", "test", "", ""]
+    assert frame["rows_test"].to_list() == [20, 7, 20, 20]
+    (remark,) = remarks(study(Panel("", (line(partly(run, 3)),), ())))
+    assert remark == "Clients were away when the test rows were measured: Q = 1, K = 3, N = 2: 7 of 20"
+    assert remarks(study(Panel("", (line(partly(run, 1)),), ()))) == []
+
+
+def test_all_panels_have_one_target() -> None:
+    few, many = line(made(1, [0.1, 0.9], clients=2)), line(made(1, [0.1, 0.7], clients=5))
+    both = study(Panel("K = 2", (few,), ()), Panel("K = 5", (many,), ()))
+    assert both.target == 0.7
+    assert replace(both, wanted=0.6).target == 0.6
+
+
+def test_convergence_is_judged_by_the_whole_curve() -> None:
+    def judged(*losses: float) -> tuple[str, str]:
+        (claim, *_) = claims(study(Panel("", (line(made(1, [0.5] * len(losses), losses=losses)),), ())))
+        return claim.verdict, claim.numbers
+
+    assert judged(1.0, 0.3, 0.21, 0.2, 0.2)[0] == "yes"
+    for losses, verdict, text in (
+        ((1.0, 0.2, 0.2, 0.2, 0.6), "partly", "has settled in 0 of 1 run, has risen again in 1"),
+        ((1.0, 0.8, 0.6, 0.4, 0.2), "partly", "still falls in 1"),
+        ((1.0, 0.2, 0.2, 0.2, 1.1), "no", "is no lower in the end than at the beginning in 1"),
+    ):
+        assert judged(*losses)[0] == verdict
+        assert text in judged(*losses)[1]
+    run = made(1, [0.5] * 5, losses=(1.0, 0.2, 0.5, 0.8, 1.1))
+    assert run.outcome
+    best = replace(run, outcome=replace(run.outcome, selected=1))
+    assert verdicts(line(best))["All settings converge"] == "no", "whichever weights it keeps"
+
+
+def test_silos_with_different_numbers_of_clients() -> None:
+    def unequal(steps: int, *clients: int) -> Line:
+        silos = [silo_record(f"s{j}", [1] * count) for j, count in enumerate(clients)]
+        run = made(steps, [0.1, 0.9], silos=len(clients))
+        return replace(line(replace(run, federation=federation_record(silos))), values={"Q": steps})
+
+    def where(*clients: int) -> set[str]:
+        lines = tuple(unequal(steps, *clients) for steps in (1, 10))
+        return {claim.where for claim in claims(study(Panel("", lines, ()), wanted=0.9)) if claim.where}
+
+    assert where(4, 4) == {"K = 4, N = 2"}
+    assert where(3, 4, 2) == {"K = 3, 4, 2, N = 3"}
+    assert where(3, 4, 2, 5, 3) == {"K = 2 to 5, N = 5"}
+
+
+def test_plus_minus_is_the_standard_deviation_and_says_so(swept: Path) -> None:
+    assert about([1.0, 2.0, 4.0]) == "2.3333 ± 1.5275"
+    assert about([1.0]) == "1.0000"
+    page = (swept / "report.html").read_text()
+    assert " ± " in page
+    assert page.count("± is the standard deviation over seeds") == 1 + 2, "with the claims, and in each panel"
 
 
 def verdicts(*lines: Line, **more: Any) -> dict[str, str]:
@@ -221,8 +303,8 @@ def verdicts(*lines: Line, **more: Any) -> dict[str, str]:
 def test_the_papers_claims_are_judged() -> None:
     faster, per = "Larger Q wins in time units as t_comm / t_comp grows", "Per iteration, larger Q converges worse"
     one, ten = (
-        made(1, [0.0] * 10 + [0.9], losses=[1.0] * 10 + [0.1]),
-        made(10, [0.0] * 4 + [0.9], losses=[1.0] * 4 + [0.2]),
+        made(1, [0.0] * 10 + [0.9], losses=[1.0] + [0.1] * 10),
+        made(10, [0.0] * 4 + [0.9], losses=[1.0] + [0.2] * 4),
     )
     result = verdicts(line(one), line(ten), wanted=0.9)
     assert result == {"All settings converge": "yes", per: "yes", faster: "yes"}
@@ -251,7 +333,9 @@ def test_the_page_of_a_sweep(swept: Path) -> None:
     page = (swept / "report.html").read_text()
     assert "Tiny &lt;b&gt;sweep" in page
     for words in ("K = 2", "K = 5", "Learning rates", "Who took part", "What they send", "First there", "central",
-                  "one tier, Q = 6", "All settings converge", "seeds 1, 2"):  # fmt: skip
+                  "one tier, Q = 6", "All settings converge", "seeds 1, 2",
+                  "the same in all panels. A run reaches it at the first evaluation from which on it stays",
+                  "Seeds draw first weights and mini-batches"):  # fmt: skip
         assert words in page, words
     assert "<script" not in page
     assert not re.search(r"(src|href)=\"(https?:)?//", page)

@@ -12,9 +12,11 @@ import pytest
 
 import tdcd
 from support import browser, drawn_in_a_browser, silo_record
+from tdcd.core.rows import Rows
+from tdcd.reports.page import pictures
 from tdcd.reports.topology import SHOWN, topology
-from tdcd.runs.reader import read_run
-from tdcd.runs.records import write_record
+from tdcd.runs.reader import read_history, read_run
+from tdcd.runs.records import history_line, write_record
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,21 @@ def test_a_run_under_way_and_a_stopped_one(run: Path, tmp_path: Path) -> None:
     (copy / "history.jsonl").write_text("")
     shutil.rmtree(copy / "alone")
     assert "Who took part" in tdcd.write_report(copy).read_text()
+
+
+def test_evaluations_while_clients_were_away_are_marked(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    assert "clients were away" not in tdcd.write_report(copy).read_text()
+    *lines, last = read_history(copy)
+    every = last.rows["test"].every
+    away = replace(last, rows={**last.rows, "test": Rows(every - 100, every)})
+    (copy / "history.jsonl").write_text("".join(history_line(line) + "\n" for line in (*lines, away)))
+    page = tdcd.write_report(copy).read_text()
+    assert f"In one evaluation clients were away: measured were {every - 100} of {every} test rows." in page
+    assert "The measures of the weights that are kept are of this kind." in page
+    first, *_ = pictures(read_run(copy))
+    assert {curve.label: curve.partial for curve in first.curves} == {"train": [], "test": [3]}
 
 
 def test_names_are_escaped(run: Path, tmp_path: Path) -> None:

@@ -50,11 +50,25 @@ def command(
     console.print(comparison(study, console))
 
 
+def _notes(study: "Study", width: int) -> list[str]:
+    """Return what must be said below the numbers."""
+    from tdcd.reports.remarks import remarks
+    from tdcd.reports.words import PLUS_MINUS
+
+    several = any(len(line.visible_runs) > 1 for line in study.lines)
+    return [*([PLUS_MINUS if width >= WIDE else "means over seeds"] if several else []), *remarks(study)]
+
+
 def comparison(study: "Study", console: "Console") -> "RenderableType":
     """Return a table with a row for every line of a study; or, where that does not fit, one below the other."""
+    from rich.console import Group
+    from rich.text import Text
+
     table = _table(study, console.width)
     drawn = "".join(segment.text for line in console.render_lines(table) for segment in line)
-    return _list(study, console.width) if "…" in drawn else table  # rich cuts words that do not fit
+    if "…" in drawn:  # rich cuts words that do not fit
+        return _list(study, console.width)
+    return Group(table, *map(Text, _notes(study, console.width)))
 
 
 def _markdown(study: "Study") -> str:
@@ -68,12 +82,18 @@ def _markdown(study: "Study") -> str:
         cells = _cells(study, line, WIDE) if line.visible_runs else [_without(line), *[""] * (len(names) - 2)]
         row = [study.name_of(line), *cells]
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |")
-    return "\n".join([*lines, "", *(f"- {text}" for text in speedups(study))])
+    return "\n".join([*lines, "", *(f"- {text}" for text in (*_notes(study, WIDE), *speedups(study)))])
 
 
 def _title(study: "Study") -> str:
-    spent = "time of the whole run" if study.goal is None else f"time to {study.measure.label} {study.goal:g}"
+    target = _target(study)
+    spent = "time of the whole run" if target is None else f"time to {study.measure.label} {target:g}, and stay there"
     return f"{study.title}: {spent}"
+
+
+def _target(study: "Study") -> float | None:
+    """Return the value that times are about: in a sweep one that all lines reach; else the time of the whole run."""
+    return study.target if study.sweep or study.wanted is not None else None
 
 
 def _names(study: "Study") -> list[str]:
@@ -96,7 +116,7 @@ def _list(study: "Study", width: int) -> "RenderableType":
         for name, cell in rows:
             table.add_row(f"  {name}", cell)
         parts += [Text(study.name_of(line), style="bold"), table]
-    return Group(*parts)
+    return Group(*parts, *map(Text, _notes(study, width)))
 
 
 def _without(line: "Line") -> str:
@@ -108,11 +128,7 @@ def _table(study: "Study", width: int) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    several = any(len(line.visible_runs) > 1 for line in study.lines)
-    caption = "± is half of the range over seeds" if width >= WIDE else "means over seeds"
     table = Table(title=_title(study), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    if several:
-        table.caption, table.caption_justify = caption, "left"
     table.add_column("", no_wrap=True)
     names = _names(study)
     for name in names if width >= WIDE else names[:-1]:
@@ -130,7 +146,7 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     def cell(values: list[float]) -> str:
         return about(values) if width >= WIDE or not values else number(mean(values))
 
-    sent, goal = sum(line.traffic().values()), study.goal
+    sent, target = sum(line.traffic().values()), _target(study)
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
         f"{line.rounds:,}",
@@ -141,6 +157,6 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     for t in study.t_comm:
         priced = study.costs.at(t)
         whole = line.ends(priced)["time"].to_list()
-        spent = whole if goal is None else line.times_to(study.measure, goal, priced)
+        spent = whole if target is None else line.times_to(study.measure, target, priced)
         cells.append(time(mean(spent)) if spent else "never")
     return [*cells, duration(mean(line.ends()["seconds"].to_list()))]

@@ -17,14 +17,20 @@ from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import times, traffic_by_round
+from tdcd.reports.remarks import remarks
 from tdcd.reports.study import Panel, Study
-from tdcd.reports.words import WAYS, Table, duration, format_setting, mean, number, size, spread, time
+from tdcd.reports.words import PLUS_MINUS, WAYS, Table, about, duration, format_setting, mean, number, size, time
 from tdcd.runs.reader import RunRecord
 
 Drawn = tuple[Drawing, str]
 """A figure and its SVG."""
 RANGE = np.logspace(-1, 3, 41)
 """Latencies over which times to a target are drawn."""
+DRAWN = {
+    "training": "Seeds draw first weights and mini-batches; the partition of the data is the same in all runs.",
+    "partition": "Seeds draw first weights, mini-batches and the partition of the data: what is held out, who has it.",
+}
+"""What the seeds of a sweep change."""
 HIDDEN = ("run", "place", "final", "seconds")
 """Columns of a frame that are not for CSV files."""
 
@@ -77,13 +83,11 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
             "title": panel.title,
             "figures": [(picture.caption, Markup(svg)) for picture, svg in own],  # noqa: S704
             "results": _results(study, panel),
-            "target": target,
-            "times": _times(study, panel, target) if target is not None else ([], []),
-            "wins": _wins(study, panel, target),
+            "times": _times(study, panel, study.target) if study.target is not None else ([], []),
+            "wins": _wins(study, panel, study.target),
             "traffic": _traffic(panel),
         }
         for panel, own in drawn
-        for target in [study.target(panel)]
     ]
     first = max((run for run in study.runs if run.history), key=lambda run: len(run.federation.silos))
     return fill(
@@ -96,6 +100,8 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         every=_every(study),
         drawn=first.path.name,
         panels=panels,
+        remarks=remarks(study),
+        target_rule=_target_rule(study),
         claims=claims(study),
         rates=_rates(study),
         tried=study.sweep.get("select", {}).get("iterations"),
@@ -108,8 +114,25 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
             (key, format_setting(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")
         ],
         settings=[(key, format_setting(value)) for key, value in study.asked.items()],
+        plus_minus=PLUS_MINUS if any(len(line.visible_runs) > 1 for line in study.lines) else "",
+        drawn_by_seeds=DRAWN.get(study.sweep.get("seeds_of", ""), ""),
         seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
         **who(first),
+    )
+
+
+def _target_rule(study: Study) -> str:
+    """Say which value is the target, and when a run counts as having reached it."""
+    if study.wanted is not None:
+        value = "The target was asked for"
+    else:
+        value = (
+            "The target is the worst value, in two digits, that a run of these lines ends with: all of them reach it"
+        )
+    same = ", the same in all panels" if len(study.panels) > 1 else ""
+    return (
+        f"{value}{same}. A run reaches it at the first evaluation from which on it stays at least as good to the end; "
+        "evaluations while clients were away do not count."
     )
 
 
@@ -134,7 +157,7 @@ def _pictures(study: Study, panel: Panel) -> Iterator[Drawing]:
     """Yield the figures of a panel: the metric over time units, loss and metric over local steps, who is first."""
     stem = "".join(c if c.isalnum() else "-" for c in panel.title).strip("-").replace("---", "-")
     stem = f"{stem}-" if stem else ""
-    measure, target = study.measure, study.target(panel)
+    measure, target = study.measure, study.target
     for t in study.t_comm:
         ends = sorted(times(line.visible_runs[0], study.costs.at(t))[-1] for line in panel.lines if line.visible_runs)
         limit = ends[-2] if len(ends) > 2 and ends[-1] > 1.5 * ends[-2] else None
@@ -207,9 +230,9 @@ def _results(study: Study, panel: Panel) -> Table:
             continue
         cells = [
             "–" if line.rate is None else f"{line.rate:g}",
-            spread(line.finals(LOSS)),
-            spread(line.finals(study.measure)),
-            spread(line.bests(study.measure)),
+            about(line.finals(LOSS)),
+            about(line.finals(study.measure)),
+            about(line.bests(study.measure)),
             f"{line.rounds:,}",
             duration(mean(line.ends()["seconds"].to_list())) if line.visible_runs else "–",
         ]
@@ -225,7 +248,7 @@ def _times(study: Study, panel: Panel, target: float) -> Table:
         there = line.reached(study.measure, target)
         spent = [line.times_to(study.measure, target, study.costs.at(t)) for t in study.t_comm]
         if None in spent:
-            text = f"not reached ({len(there)} of {len(line.runs)} runs)"
+            text = f"reached by {len(there)} of {len(line.runs)} runs" if len(there) else "not reached"
             rows.append((line.label, [text, *[""] * (len(header) - 1)]))
             continue
         cells = [_range(values or []) for values in (there["iteration"].to_list(), there["round"].to_list(), *spent)]

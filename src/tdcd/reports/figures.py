@@ -49,6 +49,8 @@ class Curve:
     """Which of the colours, or one of its own; default: its place among the curves."""
     kind: Literal["main", "thin", "level"] = "main"
     """"thin" stands back; "level" is one height, whatever x."""
+    partial: Sequence[int] = ()
+    """Places of points that were measured on some of the rows only: they are drawn hollow."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,10 @@ class Picture(Drawing):
                 linewidth=2.0 if curve.kind == "main" else 1.1,
                 marker="o" if len(curve.x) == 1 else None,
             )
+            hollow = [(curve.x[place], curve.y[place]) for place in curve.partial]
+            if hollow:
+                places, heights = zip(*hollow, strict=True)
+                axes.scatter(places, heights, s=34, facecolors="white", edgecolors=colour, zorder=3)
             if curve.low is not None and curve.high is not None:
                 axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
         if "y" in self.logarithmic:

@@ -1,5 +1,6 @@
 """What runs show together: which line is first at which latency, and which of the paper's claims hold."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -13,7 +14,7 @@ from tdcd.files import flat
 from tdcd.reports.frame import LOSS, Measure
 from tdcd.reports.lines import Line, setting
 from tdcd.reports.study import Panel, Study
-from tdcd.reports.words import mean, spread
+from tdcd.reports.words import about, count, mean
 
 Verdict = Literal["yes", "partly", "unclear", "no"]
 """Unclear is what the seeds do not agree on."""
@@ -27,6 +28,19 @@ VARIED = {
     "N": ("data.features", "model", "silos"),
 }
 """Settings that stand for each of the paper's letters. With N the networks differ, as in the paper."""
+
+
+TENTH = 0.1
+ENDINGS = {
+    "falling": "still falls",
+    "rising": "has risen again",
+    "higher": "is no lower in the end than at the beginning",
+}
+"""How a training loss ends that has not settled."""
+SETTLED = (
+    "Settled: at the last evaluation it is within a tenth of its descent of its lowest value, and the last quarter of "
+    "the local steps brought at most a tenth of the descent"
+)
 
 
 @dataclass(frozen=True)
@@ -150,11 +164,11 @@ def describe_win(win: Win) -> str:
 
 
 def speedups(study: Study) -> list[str]:
-    """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's goal."""
-    lines, goal, result = [line for line in study.lines if line.variant == "federation"], study.goal, []
-    for group in _groups(lines, "Q") if goal is not None else ():
-        wins = winners(Panel("", tuple(group), ()), study.measure, goal or 0.0, study.costs)
-        if gains := _gains(study, group, goal or 0.0):
+    """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's target."""
+    lines, target, result = [line for line in study.lines if line.variant == "federation"], study.target, []
+    for group in _groups(lines, "Q") if target is not None else ():
+        wins = winners(Panel("", tuple(group), ()), study.measure, target or 0.0, study.costs)
+        if gains := _gains(study, group, target or 0.0):
             result.append(f"{_where(group[0], 'Q')}: {'; '.join(gains)}. First: {'; '.join(map(describe_win, wins))}")
     return result
 
@@ -186,28 +200,42 @@ def claims(study: Study) -> list[Claim]:
 
 
 def _converge(lines: Sequence[Line]) -> Claim:
-    losses = [LOSS.of(line.visible()) for line in lines]
-    begun = [loss for frame in losses for loss in frame.filter(place=0)["value"]]
-    ended = [loss for frame in losses for loss in frame.filter("final")["value"]]
-    down = sum(last < first for first, last in zip(begun, ended, strict=True))
-    total = len(ended) + sum(line.diverged for line in lines)
-    words = f"{down} of {total} runs end with a lower training loss than they began with"
-    if ended:
-        words += f": from {min(begun):.3f} … {max(begun):.3f} to {min(ended):.3f} … {max(ended):.3f}"
-    hopeless = [line.full for line in lines if not line.runs]
+    """Judge the whole curve of every run's training loss, whichever weights the run keeps."""
+    runs = [run for line in lines for run in line.measured(LOSS).partition_by("run", maintain_order=True)]
+    ends = Counter(_ending(run["iteration"].to_list(), run["value"].to_list()) for run in runs)
+    diverged, hopeless = sum(line.diverged for line in lines), [line.full for line in lines if not line.runs]
+    total = len(runs) + diverged
+    words = f"the training loss has settled in {ends['settled']} of {count(total, 'run')}"
+    words += "".join(f", {text} in {ends[how]}" for how, text in ENDINGS.items() if ends[how])
+    words += f"; {diverged} diverged" if diverged else ""
     if hopeless:
         words += f"; every rate diverged for {', '.join(hopeless)}"
-    return Claim("All settings converge", "", "yes" if down == total and not hopeless else "no", words)
+    if runs:
+        first, last = ([run["value"][place] for run in runs] for place in (0, -1))
+        words += f". From {min(first):.3f} … {max(first):.3f} to {min(last):.3f} … {max(last):.3f} (all runs)"
+    failed = diverged or hopeless or ends["higher"]
+    verdict: Verdict = "no" if failed else "yes" if ends["settled"] == total else "partly"
+    return Claim("All settings converge", "", verdict, f"{words}. {SETTLED}")
+
+
+def _ending(steps: Sequence[int], losses: Sequence[float]) -> str:
+    """Tell how a curve of losses ends: "settled", or one of ``ENDINGS``."""
+    first, lowest, last = losses[0], min(losses), losses[-1]
+    if not last < first:
+        return "higher"
+    if last - lowest > TENTH * (first - lowest):
+        return "rising"
+    before = max(number for number, step in enumerate(steps) if step <= 0.75 * steps[-1])
+    return "falling" if losses[before] - last > TENTH * (first - last) else "settled"
 
 
 def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
     """Yield what lines that differ in Q say."""
-    ends = ", ".join(f"Q = {line.steps}: {spread(line.finals(LOSS))}" for line in lines)
+    ends = ", ".join(f"Q = {line.steps}: {about(line.finals(LOSS))}" for line in lines)
     where = _where(lines[0], "Q")
     rising = _rising([line.by_seed(LOSS) for line in lines])
     yield Claim("Per iteration, larger Q converges worse", where, rising, f"training loss at the end {ends}")
-    panel = Panel("", tuple(lines), ())
-    target = study.target(panel)
+    panel, target = Panel("", tuple(lines), ()), study.target
     wins = winners(panel, study.measure, target, study.costs) if target is not None else []
     if target is None or not wins:
         return
@@ -223,8 +251,8 @@ def _more_steps(study: Study, lines: Sequence[Line]) -> Iterator[Claim]:
 def _larger(what: str, text: str, lines: Sequence[Line], measure: Measure) -> Claim:
     """Judge lines that differ in K or N only, in ascending order."""
     words = "; ".join(
-        f"{what} = {_size(line, what)}: training loss {spread(line.finals(LOSS))}, "
-        f"{measure.label} {spread(line.finals(measure))}"
+        f"{_letter(line, what)}: training loss {about(line.finals(LOSS))}, "
+        f"{measure.label} {about(line.finals(measure))}"
         for line in lines
     )
     return Claim(text, _where(lines[0], what), _rising([line.by_seed(LOSS) for line in lines]), words)
@@ -251,17 +279,27 @@ def _others(line: Line, what: str) -> list[tuple[str, Any]]:
 
 def _where(line: Line, what: str) -> str:
     """Tell the other letters of lines that differ in one, and what else the sweep varies."""
-    letters = [f"{letter} = {_size(line, letter)}" for letter in VARIED if letter != what]
+    letters = [_letter(line, letter) for letter in VARIED if letter != what]
     others = [setting(axis, value) for axis, value in line.values.items() if axis not in (*VARIED, "case")]
     return ", ".join([*letters, *others])
 
 
 def _size(line: Line, what: str) -> int:
-    """Return Q, K or N."""
+    """Return Q, N, or the clients of all silos: silos may have different K."""
     silos = line.runs[0].federation.silos
     if what == "Q":
         return line.steps
-    return len(silos) if what == "N" else max(len(silo.clients) for silo in silos)
+    return len(silos) if what == "N" else sum(len(silo.clients) for silo in silos)
+
+
+def _letter(line: Line, what: str) -> str:
+    """Write one of the paper's letters and its value; of unequal silos, the K of each, or the least and the most."""
+    if what != "K":
+        return f"{what} = {_size(line, what)}"
+    clients = [len(silo.clients) for silo in line.runs[0].federation.silos]
+    if len(set(clients)) == 1:
+        return f"K = {clients[0]}"
+    return f"K = {', '.join(map(str, clients))}" if len(clients) <= 4 else f"K = {min(clients)} to {max(clients)}"
 
 
 def _rising(losses: Sequence[dict[str, float]]) -> Verdict:

@@ -21,6 +21,8 @@ _ALWAYS = {
     "round": pl.Int64,
     "iteration": pl.Int64,
     "seconds": pl.Float64,
+    "partial": pl.String,
+    **{f"rows_{part}": pl.Int64 for part in PARTS},
     **dict.fromkeys(WAYS, pl.Int64),
 }
 
@@ -30,7 +32,8 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
 
     Columns: ``run``, its name; ``status`` and ``seed`` of the run; ``place`` in its history; ``final``, whether it is
     that of the selected weights; ``round``, ``iteration``, ``seconds``; the bytes sent so far, by direction; and
-    ``PART_NAME`` for everything measured, null where it is undefined.
+    ``PART_NAME`` for everything measured, null where it is undefined. ``rows_PART`` is how many rows of a part were
+    measured; ``partial`` names the parts of which some were absent.
     """
     rows = [
         {
@@ -42,6 +45,8 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
             "round": line.round,
             "iteration": line.iteration,
             "seconds": line.seconds,
+            "partial": " ".join(line.partial),
+            **{f"rows_{part}": line.rows[part].measured if part in line.rows else None for part in PARTS},
             **{f"{part}_{what}": value for part in PARTS for what, value in line.measures(part).items()},
             **{way: getattr(Traffic() if run.in_one_place else line.traffic, way) for way in WAYS},
         }
@@ -72,9 +77,15 @@ class Measure:
         return f"{part} {label(self.name)}"
 
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return evaluations with this measure as ``value``; null where it is undefined."""
+        """Return evaluations with this measure as ``value``, null where it is undefined.
+
+        ``whole`` tells whether all rows were measured.
+        """
         column = f"{self.part}_{self.name}"
-        return frame.with_columns(value=column if column in frame.columns else pl.lit(None, pl.Float64))
+        return frame.with_columns(
+            value=column if column in frame.columns else pl.lit(None, pl.Float64),
+            whole=~pl.col("partial").str.split(" ").list.contains(self.part),
+        )
 
     def reaches(self, target: float) -> pl.Expr:
         """Tell whether ``value`` is at least as good as a target."""

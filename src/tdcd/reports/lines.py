@@ -113,15 +113,27 @@ class Line:
         ends = measure.of(self.visible()).filter("final").drop_nulls("value")
         return dict(ends.select("seed", "value").iter_rows())
 
+    def measured(self, measure: Measure, costs: Costs | None = None) -> pl.DataFrame:
+        """Return the evaluations that measured all rows, of the runs that did not diverge."""
+        return measure.of(self.visible(costs)).filter(pl.col("whole") & pl.col("value").is_not_null())
+
     def bests(self, measure: Measure) -> list[float]:
         """Return the best value of each run at any of its evaluations."""
-        runs = measure.of(self.visible()).drop_nulls("value").partition_by("run", maintain_order=True)
+        runs = self.measured(measure).partition_by("run", maintain_order=True)
         return [measure.best(run["value"]) for run in runs]
 
+    def lasts(self, measure: Measure) -> list[float]:
+        """Return the value of each run at its last evaluation, whichever weights it keeps."""
+        return self.measured(measure).group_by("run", maintain_order=True).last()["value"].to_list()
+
     def reached(self, measure: Measure, target: float, costs: Costs | None = None) -> pl.DataFrame:
-        """Return the first evaluation that is at least as good as a target, of each run that has one."""
-        good = measure.of(self.visible(costs)).filter(measure.reaches(target))
-        return good.group_by("run", maintain_order=True).first()
+        """Return where each run that reaches a target does so.
+
+        That is the first evaluation from which on it, and all later ones, are at least as good: a run that falls
+        behind the target again has not reached it.
+        """
+        stays = measure.reaches(target).cast(pl.Int8).cum_min(reverse=True).over("run") == 1
+        return self.measured(measure, costs).filter(stays).group_by("run", maintain_order=True).first()
 
     def times_to(self, measure: Measure, target: float, costs: Costs) -> list[float] | None:
         """Return the time that each run needs to reach a target; nothing if there is one that does not."""

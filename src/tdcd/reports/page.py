@@ -11,7 +11,7 @@ from markupsafe import Markup
 from tdcd.core.ledger import Traffic
 from tdcd.core.script import Sharing
 from tdcd.costs import T_COMM, Costs
-from tdcd.errors import RunError, nearest
+from tdcd.errors import RunError, join_names, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.frame import LOSS, PARTS, Measure, evaluation_frame
@@ -66,6 +66,7 @@ def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: C
         results=_results(runs, metric),
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
+        partial=_partial(run),
         hidden=bool(run.history) and not run.history[-1].train,
         settings=[(key, format_setting(value)) for key, value in flat(run.job)],
         **who(run),
@@ -133,9 +134,29 @@ def _cards(run: RunRecord, metric: str) -> Iterator[tuple[str, str]]:
     yield "samples", f"{run.federation.samples:,}"
 
 
+def _partial(run: RunRecord) -> str:
+    """Tell which evaluations lack rows of absent clients, and whether that of the weights that are kept is one."""
+    lines = [line for line in run.history if line.partial]
+    if not lines:
+        return ""
+    count = f"{len(lines):,} of {len(run.history):,} evaluations" if len(lines) > 1 else "one evaluation"
+    fewest = {
+        part: min((line.rows[part] for line in lines if part in line.partial), key=lambda rows: rows.measured)
+        for part in PARTS
+        if any(part in line.partial for line in lines)
+    }
+    least = join_names((f"{r.measured:,} of {r.every:,} {part} rows" for part, r in fewest.items()), most=3)
+    text = f"In {count} clients were away: measured were {'at least ' if len(lines) > 1 else ''}{least}."
+    text += " Such evaluations, drawn hollow, decide neither which weights are kept nor when to stop."
+    if run.final.partial:
+        text += " The measures of the weights that are kept are of this kind."
+    return text
+
+
 def _curve(name: str, frame: pl.DataFrame, measure: Measure) -> Curve:
     points = measure.of(frame).drop_nulls("value")
-    return Curve(name, points["iteration"].to_list(), points["value"].to_list())
+    partial = [place for place, whole in enumerate(points["whole"]) if not whole]
+    return Curve(name, points["iteration"].to_list(), points["value"].to_list(), partial=partial)
 
 
 def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:

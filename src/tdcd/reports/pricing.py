@@ -159,9 +159,23 @@ def ledger_of(run: RunRecord, rosters: Rosters, sharing: Sharing | None = None) 
     )
 
 
+def slow_clients(run: RunRecord, costs: Costs) -> list[str]:
+    """Return the clients of a run that are drawn to be slow, each as SILO/CLIENT."""
+    return [
+        f"{silo.name}/{client.name}"
+        for silo in run.federation.silos
+        for client in silo.clients
+        if _is_slow(silo.name, client.name, costs)
+    ]
+
+
+def _is_slow(silo: str, client: str, costs: Costs) -> bool:
+    return derive(costs.seed, "slow", silo, client) / 2**63 < costs.slow_clients
+
+
 def _slowness(silo: str, clients: tuple[str, ...], costs: Costs) -> Array:
     """Return how many times as long a step takes each client."""
-    drawn = [derive(costs.seed, "slow", silo, client) / 2**63 < costs.slow_clients for client in clients]
+    drawn = [_is_slow(silo, client, costs) for client in clients]
     own = [1 / costs.speeds.get(f"{silo}/{client}", 1.0) for client in clients]
     slowness: Array = np.where(drawn, costs.slowdown, 1.0) * np.array(own)
     return slowness

@@ -30,15 +30,19 @@ class Panel:
     lines: tuple[Line, ...]
     baselines: tuple[Line, ...]
 
-    def target(self, measure: Measure) -> float | None:
-        """Return a value, in two digits, that every run of every line reaches, but none has from the beginning."""
-        bests = [value for line in self.lines for value in line.bests(measure)]
-        if not bests or len(bests) < sum(len(line.visible_runs) for line in self.lines):
-            return None
-        worst = max(bests) if measure.lower else min(bests)
-        result = _two_digits(worst, up=measure.lower)
-        begun = any((line.reached(measure, result)["place"] == 0).any() for line in self.lines)
-        return None if begun else result
+
+def common_target(lines: Sequence[Line], measure: Measure) -> float | None:
+    """Return the worst value that a run ends with, in two digits: every run of every line reaches it and stays there.
+
+    There is none where a run has it from the beginning.
+    """
+    lasts = [value for line in lines for value in line.lasts(measure)]
+    if not lasts or len(lasts) < sum(len(line.visible_runs) for line in lines):
+        return None
+    worst = max(lasts) if measure.lower else min(lasts)
+    result = _two_digits(worst, up=measure.lower)
+    begun = any((line.reached(measure, result)["place"] == 0).any() for line in lines)
+    return None if begun else result
 
 
 @dataclass(frozen=True)
@@ -104,19 +108,15 @@ class Study:
         ended = sum(run.status in ("finished", "diverged") for run in self.runs)
         return "finished" if ended >= self.planned else f"{ended} of {self.planned} runs"
 
-    def target(self, panel: Panel) -> float | None:
-        """Return the value of the metric that a panel's table of times is about."""
-        return self.wanted if self.wanted is not None else panel.target(self.measure)
+    @cached_property
+    def target(self) -> float | None:
+        """The value of the metric that times are about, the same in all panels.
 
-    @property
-    def goal(self) -> float | None:
-        """The value of the metric to reach: what somebody asked for, or in a sweep one that all lines reach."""
-        if self.wanted is not None or not self.sweep:
+        It is the one that somebody asked for, or one that all lines reach; baselines need not.
+        """
+        if self.wanted is not None:
             return self.wanted
-        parts = [self.target(panel) for panel in self.panels]
-        known = [value for value in parts if value is not None]
-        easiest = max if self.measure.lower else min
-        return easiest(known) if known and len(known) == len(parts) else None
+        return common_target([line for panel in self.panels for line in panel.lines], self.measure)
 
 
 def read_study(

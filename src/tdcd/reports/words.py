@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from statistics import stdev
 from typing import Any
 
 LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
@@ -9,6 +10,9 @@ LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accurac
 PREFERRED = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
 """The metric that stands for all, by the loss."""
 WAYS = {"hub_to_client": "hubs → clients", "client_to_hub": "clients → hubs", "hub_to_hub": "hubs → hubs"}
+
+PLUS_MINUS = "± is the standard deviation over seeds (n − 1)"
+"""To be said wherever ``about`` is used."""
 
 Table = tuple[list[str], list[tuple[str, list[str]]]]
 """A header, and rows of a name and cells."""
@@ -37,13 +41,9 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}" if abs(value) < 1e6 else f"{value:.1e}"
 
 
-def spread(values: Sequence[float]) -> str:
-    """Write the mean of some measures, and how far they reach."""
-    if not values:
-        return "–"
-    if len(values) == 1:
-        return number(values[0])
-    return f"{number(mean(values))} ({number(min(values))} … {number(max(values))})"
+def count(number: int, noun: str) -> str:
+    """Write a number and what it counts: "1 client", "1,200 clients"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def mean(values: Sequence[float]) -> float:
@@ -52,10 +52,10 @@ def mean(values: Sequence[float]) -> float:
 
 
 def about(values: Sequence[float]) -> str:
-    """Write the mean of some measures, and half of how far they reach, in few letters."""
-    if len(values) < 2:
-        return spread(values)
-    return f"{number(mean(values))} ± {number((max(values) - min(values)) / 2)}"
+    """Write the mean of some measures ± their standard deviation. See ``PLUS_MINUS``."""
+    if not values:
+        return "–"
+    return number(values[0]) if len(values) == 1 else f"{number(mean(values))} ± {number(stdev(values))}"
 
 
 def time(value: float) -> str:
