@@ -54,6 +54,18 @@ def test_every_combination_and_what_it_is_compared_with() -> None:
                      "one-tier,Q=1", "one-tier,Q=3"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("what", "drawn"), [("training", {2021}), ("partition", {1, 2})])
+def test_seeds_may_draw_the_partition_too(what: str, drawn: set[int]) -> None:
+    sweep = parsed(seeds_of=what)
+    assert parsed().seeds_of == "training"
+    for combination in combinations(sweep, "sweep.toml", {}, None):
+        made = runs(sweep, combination, 0.1)
+        assert {run.job.data.seed for run in made.values()} == drawn
+        assert {seed: run.job.training.seed for seed, run in made.items()} == {1: 1, 2: 2}
+        for trial in trials(sweep, combination).values():
+            assert trial.job.data == made[1].job.data, "rates are chosen on the first seed's partition"
+
+
 def test_all_take_the_same_number_of_local_steps() -> None:
     for combination in combinations(parsed(), "sweep.toml", {}, None):
         training = combination.job.training
@@ -117,6 +129,11 @@ def test_values_may_be_tables() -> None:
         ({"grid": {"training": {"rounds": [1, 2]}}}, r"grid: training.rounds: write iterations"),
         ({"settings": {"training": {"rounds": 2}}}, r"settings: training.rounds: write iterations"),
         ({"settings": {"training": {"seed": 2}}}, r"settings: training.seed: write seeds"),
+        (
+            {"seeds_of": "partition", "settings": {"data": {"seed": 2}}},
+            r'settings: data.seed: seeds_of = "partition" sets',
+        ),
+        ({"seeds_of": "weights"}, r"seeds_of"),
         ({"settings": {"baselines": ["central"]}}, r"settings: baselines: write them at the top"),
         ({"cases": [{"name": "a", "training": {"evaluate_every": 2}}]}, r"case 'a': training.evaluate_every: write"),
         ({"settings": {"training": {"rate": 0.1}}}, r"settings: training.rate: \[select\] chooses it"),

@@ -7,7 +7,7 @@ run. Runs that differ in Q are compared after the same number of local steps, so
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -69,7 +69,10 @@ class Sweep(Strict):
     evaluate_every: Count
     """Local steps between two evaluations."""
     seeds: Annotated[list[int], Field(min_length=1)] = [2021]
-    """Every combination is run with each: seeds of first weights and mini-batches."""
+    """Every combination is run with each."""
+    seeds_of: Literal["training", "partition"] = "training"
+    """What a seed draws: first weights and mini-batches, or the partition of the data as well: what is held out, and
+    how features fall to silos and rows to clients."""
     baselines: list[Baseline] = []
     """What else to train, once for all values that make no difference to it."""
     settings: dict[str, Any] = {}

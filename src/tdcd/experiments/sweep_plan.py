@@ -17,7 +17,7 @@ from tdcd.jobs.run import variant_job
 from tdcd.jobs.schema import Baseline, Job
 from tdcd.training.metrics import METRICS
 
-RATE, SEED = "training.rate", "training.seed"
+RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"
 RESERVED = {
     SEED: "write seeds = [1, 2] at the top of the sweep instead",
     "training.rounds": "write iterations, in local steps, at the top of the sweep instead",
@@ -124,6 +124,8 @@ def _check(sweep: Sweep, where: str, overrides: Mapping[str, Any]) -> None:
                 raise JobError(f"{where}: {place}: {key}: {RESERVED[key]}")
             if key == RATE and sweep.select:
                 raise JobError(f"{where}: {place}: {key}: [select] chooses it; leave one of the two out")
+            if key == DATA_SEED and sweep.seeds_of == "partition":
+                raise JobError(f'{where}: {place}: {key}: seeds_of = "partition" sets it; leave one of the two out')
     cased = {key: None for place, keys in fixed.items() if place.startswith("case ") for key in keys}
     for place, keys in fixed.items():
         for key in keys:
@@ -167,9 +169,17 @@ def runs(sweep: Sweep, combination: Combination, rate: float | None) -> dict[int
     combination = combination.trained_as or combination
     job = combination.job if rate is None else _changed(combination.job, rate=rate)
     return {
-        seed: SweepRun(f"runs/{combination.name},seed={seed}", combination.variant, _changed(job, seed=seed))
+        seed: SweepRun(f"runs/{combination.name},seed={seed}", combination.variant, _seeded(sweep, job, seed))
         for seed in sweep.seeds
     }
+
+
+def _seeded(sweep: Sweep, job: Job, seed: int) -> Job:
+    """Return a job with another seed of all that the sweep's seeds draw."""
+    job = _changed(job, seed=seed)
+    if sweep.seeds_of == "training":
+        return job
+    return job.model_copy(update={"data": job.data.model_copy(update={"seed": seed})})
 
 
 def data_key(job: Job) -> str:
@@ -227,7 +237,7 @@ def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:
         loss = job.training.loss
         raise JobError(f"{where}: report.metric: '{metric}' is not measured with {loss}{nearest(metric, known)}")
     return _changed(
-        job,
+        _seeded(sweep, job, sweep.seeds[0]),
         rounds=_rounds(sweep.iterations, job, f"{where}: iterations"),
         evaluate_every=_rounds(sweep.evaluate_every, job, f"{where}: evaluate_every"),
     )
