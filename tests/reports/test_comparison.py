@@ -14,6 +14,7 @@ import pytest
 
 import tdcd
 from support import browser, drawn_in_a_browser, federation_record, silo_record
+from tdcd.cli.compare import _cells
 from tdcd.core.ledger import Traffic
 from tdcd.core.rows import Rows
 from tdcd.costs import Costs
@@ -23,6 +24,8 @@ from tdcd.reports.comparison import write_run_extras, write_study
 from tdcd.reports.findings import claims, time_to, winners
 from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
+from tdcd.reports.page import _cards
+from tdcd.reports.pricing import slow_clients
 from tdcd.reports.remarks import remarks
 from tdcd.reports.study import Panel, Study, common_target, read_study
 from tdcd.reports.words import about
@@ -286,6 +289,48 @@ def test_silos_with_different_numbers_of_clients() -> None:
     assert where(4, 4) == {"K = 4, N = 2"}
     assert where(3, 4, 2) == {"K = 3, 4, 2, N = 3"}
     assert where(3, 4, 2, 5, 3) == {"K = 2 to 5, N = 5"}
+
+
+def one_hub(run: RunRecord) -> RunRecord:
+    """Make a run that of one hub of three."""
+    return replace(run, federation=replace(run.federation, silos=run.federation.silos[:1], peers=("bank", "insurer")))
+
+
+def test_a_hub_shows_its_view() -> None:
+    mine = line(one_hub(made(1, [0.1, 0.9])))
+    (remark,) = remarks(study(Panel("", (mine, line(made(2, [0.1, 0.9]))), ())))
+    assert remark.startswith("One hub's view: Q = 1, K = 3, N = 2: silo s0, 1 of 3. A hub knows what its silo's hub")
+    assert _cells(study(Panel("", (mine,), ())), mine, 200)[4] == "3 B (one silo)"
+    cards = dict(_cards(one_hub(made(1, [0.1, 0.9])), "accuracy"))
+    assert cards["this hub's silo"] == "s0"
+    assert cards["silos in all"] == "3"
+    assert {"sent by this silo", "clients of this silo"} <= set(cards)
+    assert dict(_cards(made(1, [0.1, 0.9], silos=1, clients=1), "accuracy"))["silo"] == "1"
+
+
+def test_rounds_are_those_that_were_trained() -> None:
+    run = made(1, [0.1, 0.5, 0.9, 0.8])
+    run = replace(run, job={**run.job, "training": {**run.job["training"], "rounds": 3}})
+    assert run.outcome
+    cards = dict(_cards(replace(run, outcome=replace(run.outcome, selected=2)), "accuracy"))
+    assert (cards["rounds"], cards["round of the weights"]) == ("3", "2")
+    early = replace(run, job={**run.job, "training": {**run.job["training"], "rounds": 1200}})
+    assert dict(_cards(early, "accuracy"))["rounds"] == "3 of 1,200"
+    assert _cells(study(Panel("", (line(early),), ())), line(early), 200)[1] == "3 of 1,200"
+
+
+def test_slow_clients_are_named() -> None:
+    run = line(made(1, [0.1, 0.9], clients=20))
+
+    def said(**costs: Any) -> list[str]:
+        return remarks(replace(study(Panel("", (run,), ())), costs=Costs(**costs)))
+
+    assert said() == []
+    (remark,) = said(slow_clients=0.1, slowdown=5)
+    slow = slow_clients(run.runs[0], Costs(slow_clients=0.1, slowdown=5))
+    assert remark == f"{len(slow)} of 40 clients are slow and take 5 times as long for a step: {', '.join(slow)}"
+    (remark,) = said(slow_clients=1e-9, slowdown=5)
+    assert remark.startswith("nobody is slow: slow_clients = 1e-09 with seed = 2021 draws none of the 40 clients")
 
 
 def test_plus_minus_is_the_standard_deviation_and_says_so(swept: Path) -> None:

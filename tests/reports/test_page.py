@@ -109,6 +109,20 @@ def test_names_are_escaped(run: Path, tmp_path: Path) -> None:
     assert "<b>net" not in page
 
 
+def test_a_deployment_is_not_a_run(tmp_path: Path) -> None:
+    for silo in ("bank", "insurer"):
+        (tmp_path / "loans" / silo).mkdir(parents=True)
+        (tmp_path / "loans" / silo / "hub.toml").touch()
+    (tmp_path / "loans" / "job.toml").touch()
+    for use in (tdcd.write_report, tdcd.load_run):
+        with pytest.raises(
+            tdcd.RunError, match=r"loans is a deployment, not a run: every hub has a run of its own"
+        ) as error:
+            use(tmp_path / "loans")
+        assert str(tmp_path / "loans" / "bank" / "run") in str(error.value)
+        assert f"tdcd train {tmp_path / 'loans' / 'job.toml'}" in str(error.value)
+
+
 def test_what_is_not_a_run(run: Path, tmp_path: Path) -> None:
     with pytest.raises(tdcd.RunError, match="is not a run"):
         tdcd.write_report(tmp_path)

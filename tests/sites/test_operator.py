@@ -23,6 +23,19 @@ from tdcd.sites.security.identity import Identity, read_certificates
 from tdcd.sites.site_file import ClientSite, HubSite, read_site
 
 
+def test_hubs_that_wait_for_clients_count_as_answering(tmp_path: Path) -> None:
+    federation = Federation(job(silos=3), tmp_path)
+
+    async def run() -> dict[str, HubStatus]:
+        for silo in ("silo-1", "silo-2"):
+            federation.add_hub(silo)  # no client has come, and the third hub is not started
+        return {silo: await hub.snapshot() for silo, hub in federation.hubs.items()}
+
+    status = asyncio.run(run())
+    assert {peer.silo: peer.present for peer in status["silo-1"].peers} == {"silo-2": True, "silo-3": False}
+    assert {peer.silo: peer.present for peer in status["silo-2"].peers} == {"silo-1": True, "silo-3": False}
+
+
 def test_status_and_figures(tmp_path: Path) -> None:
     federation = Federation(job(), tmp_path)
     (port,) = _free_ports(1)

@@ -88,8 +88,11 @@ class BankHub:
         trust = self.world.trust(Identity("bank"), self.pair, "insurer")
         cas = {silo: self.world.ca(self.known.get(silo, silo)) for silo in trust.authorities}
         trust = Trust(trust.own, trust.pair, cas)
-        status = HubStatus("bank", "j", "", 0, 0, 0.0, (), (), 0, 0, 0, "", "", 0.0, "")
-        reception = Reception("bank", SHARED, clients, peers, lambda: status)
+
+        async def status() -> HubStatus:
+            return HubStatus("bank", "j", "", 0, 0, 0.0, (), (), 0, 0, 0, "", "", 0.0, "")
+
+        reception = Reception("bank", SHARED, clients, peers, status)
         self.server = GrpcServer(reception, trust, self.log.append)
         self.port = await self.server.start("127.0.0.1:0")
         return self

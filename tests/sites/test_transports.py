@@ -61,7 +61,7 @@ class Service:
         self.heard.append((silo, message))
         return "of no use"
 
-    def report(self, caller: Identity | None) -> HubStatus:
+    async def report(self, caller: Identity | None) -> HubStatus:
         return STATUS
 
 
@@ -161,6 +161,7 @@ def test_hubs_meet_and_report(way: Way) -> None:
         assert await hub.meet(HELLO, 10) == Opening(7, '{"all": 1}')
         assert service.heard == [HELLO]
         assert await hub.report(10) == STATUS
+        assert await hub.answers(10)
         service.failure = RefusedError("another job")
         with pytest.raises(RefusalError, match="another job"):
             await hub.meet(HELLO, 10)

@@ -139,6 +139,13 @@ def _table(study: "Study", width: int) -> "Table":
     return table
 
 
+def _rounds(line: "Line") -> str:
+    """Write the rounds of a line, and how many there should be where one of its runs has fewer."""
+    from tdcd.reports.words import rounds_of
+
+    return min((rounds_of(run) for run in line.visible_runs), key=lambda text: (" of " not in text, text))
+
+
 def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     from tdcd.reports.frame import LOSS
     from tdcd.reports.words import about, duration, mean, number, size, time
@@ -149,10 +156,10 @@ def _cells(study: "Study", line: "Line", width: int) -> list[str]:
     sent, target = sum(line.traffic().values()), _target(study)
     cells = [
         "–" if line.rate is None else f"{line.rate:g}",
-        f"{line.rounds:,}",
+        _rounds(line),
         cell(line.finals(LOSS)),
         cell(line.finals(study.measure)),
-        size(sent) if sent else "–",
+        size(sent) + (" (one silo)" if line.runs[0].is_hub else "") if sent else "–",
     ]
     for t in study.t_comm:
         priced = study.costs.at(t)

@@ -154,17 +154,19 @@ def load_run(path: Path | str) -> Run:
     """
     path = Path(path)
     check_run(path)
-    outcome = read_outcome(path)
-    if outcome is None:
-        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
-    job, federation = load_job(path / JOB), read_record(path / FEDERATION, FederationRecord)
+    federation = read_record(path / FEDERATION, FederationRecord)
     shapes = {silo.name: silo.row_shape for silo in federation.silos if silo.features}
     label_only = [silo.name for silo in federation.silos if not silo.features]
     if federation.peers:
         raise RunError(
             f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
-            f"weights of silo {join_names(federation.peers)} too, which are at their own hubs"
+            f"weights of silo {join_names(federation.peers)} too, which are at their own hubs. Where all data may be "
+            "in one place, train the job there with tdcd train, and predict from that run"
         )
+    outcome = read_outcome(path)
+    if outcome is None:
+        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
+    job = load_job(path / JOB)
     check_files(path, outcome.files)
     settings = job.training
     networks = {

@@ -17,7 +17,19 @@ from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.frame import LOSS, PARTS, Measure, evaluation_frame
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
-from tdcd.reports.words import WAYS, Table, duration, format_setting, label, metric_of, number, size, speak, time
+from tdcd.reports.words import (
+    WAYS,
+    Table,
+    duration,
+    format_setting,
+    label,
+    metric_of,
+    number,
+    rounds_of,
+    size,
+    speak,
+    time,
+)
 from tdcd.runs.reader import RunRecord, read_run
 from tdcd.runs.records import SiloRecord
 
@@ -124,13 +136,21 @@ def _cards(run: RunRecord, metric: str) -> Iterator[tuple[str, str]]:
             yield f"test {label(metric)}", number(last.test[metric])
         if last.train:
             yield "training loss", number(last.train["loss"])
-        yield "rounds", f"{last.round:,}"
-        yield "local steps", f"{last.iteration:,}"
-        yield "time", duration(last.seconds)
+        ended = run.history[-1]
+        yield "rounds", rounds_of(run)
+        if last.round != ended.round:
+            yield "round of the weights", f"{last.round:,}"
+        yield "local steps", f"{ended.iteration:,}"
+        yield "time", duration(ended.seconds)
         if not run.in_one_place:
-            yield "sent in all", size(run.history[-1].traffic.total)
-    yield "silos", str(len(run.federation.silos))
-    yield "clients", f"{sum(len(silo.clients) for silo in run.federation.silos):,}"
+            yield "sent by this silo" if run.is_hub else "sent in all", size(ended.traffic.total)
+    silos, clients = run.federation.silos, sum(len(silo.clients) for silo in run.federation.silos)
+    if run.is_hub:
+        yield "this hub's silo", silos[0].name
+        yield "silos in all", str(1 + len(run.federation.peers))
+    else:
+        yield "silo" if len(silos) == 1 else "silos", str(len(silos))
+    yield ("client" if clients == 1 else "clients") + (" of this silo" if run.is_hub else ""), f"{clients:,}"
     yield "samples", f"{run.federation.samples:,}"
 
 
@@ -180,7 +200,9 @@ def _costs(runs: Mapping[str, RunRecord], t_comm: Sequence[float], costs: Costs)
     for name, run in runs.items():
         if run.history and run.history[-1].round:
             sent = ["–" if run.in_one_place else size(getattr(run.history[-1].traffic, way)) for way in WAYS]
-            rows.append((name, [*sent, *(time(times(run, costs.at(t))[-1]) for t in t_comm)]))
+            rows.append(
+                ("this silo" if run.is_hub else name, [*sent, *(time(times(run, costs.at(t))[-1]) for t in t_comm)])
+            )
     return _prices(t_comm), rows
 
 

@@ -18,12 +18,12 @@ def remarks(study: Study) -> list[str]:
 
 def _views(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     """Tell which runs are what one hub knows."""
-    hubs = {name: own[0].federation for name, own in runs.items() if own and own[0].federation.peers}
+    hubs = {name: own[0].federation for name, own in runs.items() if own and own[0].is_hub}
     views = [f"{name}: silo {one.silos[0].name}, 1 of {len(one.peers) + 1}" for name, one in hubs.items()]
     if not views:
         return []
     bytes_ = "what its silo's hub and clients sent, which does not compare with the bytes of a whole federation"
-    return [f"One hub's view: {join_names(views)}. A hub knows {bytes_}"]
+    return [f"One hub's view: {'; '.join(views)}. A hub knows {bytes_}"]
 
 
 def _partial(runs: Mapping[str, Sequence[RunRecord]], part: str) -> list[str]:
@@ -44,7 +44,7 @@ def slowness(runs: Mapping[str, Sequence[RunRecord]], costs: Costs) -> list[str]
         return []
     groups: dict[str, list[str]] = {}
     for name, own in runs.items():
-        if own and not own[0].in_one_place and not own[0].federation.peers:
+        if own and not own[0].in_one_place and not own[0].is_hub:
             groups.setdefault(_describe_slow(own[0], costs), []).append(name)
     if len(groups) == 1:
         return list(groups)

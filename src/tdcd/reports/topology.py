@@ -42,7 +42,8 @@ def topology(silos: Sequence[SiloRecord], label_holder: str | None = None) -> st
             words.append(_word("small", hub, 46, f"{count} client{'s' if count != 1 else ''}"))
             words.append(_word("", hub, 31, silo.name))
     total = sum(len(silo.clients) for silo in silos)
-    text = f"{len(silos)} hubs joined with each other, {total} clients around them"
+    hubs_ = "1 hub" if len(silos) == 1 else f"{len(silos)} hubs joined with each other"
+    text = f"{hubs_}, {total} client{'s' if total != 1 else ''} around {'it' if len(silos) == 1 else 'them'}"
     return (
         f'<svg class="topology" viewBox="{_box(points)}" role="img" aria-label="{text}">'
         f"{''.join(edges)}{''.join(dots)}{''.join(words)}</svg>"

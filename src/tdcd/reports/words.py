@@ -5,6 +5,8 @@ from datetime import timedelta
 from statistics import stdev
 from typing import Any
 
+from tdcd.runs.reader import RunRecord
+
 LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
           "r2": "R²"}  # fmt: skip
 PREFERRED = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
@@ -39,6 +41,12 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}" if abs(value) < 1e6 else f"{value:.1e}"
+
+
+def rounds_of(run: RunRecord) -> str:
+    """Write how many rounds a run has, and how many it should have where these are more."""
+    done, planned = run.history[-1].round if run.history else 0, int(run.job["training"].get("rounds", 0))
+    return f"{done:,} of {planned:,}" if done < planned else f"{done:,}"
 
 
 def count(number: int, noun: str) -> str:

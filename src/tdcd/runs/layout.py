@@ -23,7 +23,7 @@ and its runs in runs/ and trials/.
 from pathlib import Path
 from shlex import quote
 
-from tdcd.errors import RunError
+from tdcd.errors import RunError, join_names
 
 JOB = "job.toml"
 ENVIRONMENT = "environment.json"
@@ -53,6 +53,11 @@ def holds_sweep(path: Path) -> bool:
     return (path / SWEEP).exists()
 
 
+def hub_runs(path: Path) -> list[Path]:
+    """Return the runs of the hubs in the folder of a deployment; nothing if it is another directory."""
+    return [] if (path / FEDERATION).exists() else sorted(site.parent / "run" for site in path.glob("*/hub.toml"))
+
+
 def preparation_file(path: Path, silo: str) -> Path:
     """Return where a silo's preparation is."""
     return path / PREPARATION / f"{silo}.json"
@@ -71,6 +76,12 @@ def check_run(path: Path) -> None:
     Raises:
         RunError: it is not.
     """
+    if runs := hub_runs(path):
+        raise RunError(
+            f"{path} is a deployment, not a run: every hub has a run of its own, with the weights of its silo only "
+            f"({join_names(runs)}). tdcd report takes one of these; predictions need all silos' weights in one run, as "
+            f"tdcd train {quote(str(path / JOB))} makes it"
+        )
     if holds_run(path):
         return
     if not path.exists():

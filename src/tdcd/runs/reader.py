@@ -50,6 +50,11 @@ class RunRecord:
         return self.outcome.status if self.outcome else "under way"
 
     @property
+    def is_hub(self) -> bool:
+        """Tell whether this is what one hub knows: it has its own silo's clients and bytes only."""
+        return bool(self.federation.peers)
+
+    @property
     def in_one_place(self) -> bool:
         """Tell whether all data was in one place, so that nothing had to be sent."""
         return self.variant == "central" or self.variant.endswith(" alone")

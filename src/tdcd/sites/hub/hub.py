@@ -28,6 +28,8 @@ from tdcd.sites.messages.frames import RefusedError, Stamp
 from tdcd.sites.messages.types import ABSENT, Concluded, Farewell
 from tdcd.sites.shared_job import VERSION
 
+ANSWER = 2.0
+"""Seconds that another hub has to say that it is there."""
 ALONE = (
     "this hub has finished without the others; if another hub still has to finish, restart this one with it, and they "
     "go on together"
@@ -168,7 +170,11 @@ class Hub:
         await context.clients.tell(self._last_word)
 
     async def snapshot(self) -> HubStatus:
-        """Tell how the hub is doing, from another thread."""
+        """Tell how the hub is doing, and which other hubs answer now: those that wait for clients have sent nothing."""
+        peers = self.context.peers.peers.values()
+        answers = await asyncio.gather(*(peer.hub.answers(ANSWER) for peer in peers))
+        for peer, answer in zip(peers, answers, strict=True):
+            peer.present = answer
         return self.status()
 
     def status(self) -> HubStatus:

@@ -76,7 +76,7 @@ def build_hub(job: Job, silo: str, clients: tuple[str, ...], others: dict[str, t
 
     own = Clients(silo, clients, shared.fingerprint, job.deployment.client_deadline, log, welcome)
     hub = Hub(HubContext(job, silo, directory, own, links, log))
-    return hub, Reception(silo, shared, own, links, hub.status)
+    return hub, Reception(silo, shared, own, links, hub.snapshot)
 
 
 def run_hub(

@@ -1,6 +1,6 @@
 """What a hub answers: it checks who calls, and hands the call on. See HubService."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from tdcd.errors import join_names, nearest
@@ -23,7 +23,7 @@ class Reception:
     job: SharedJob
     clients: Clients
     peers: Peers
-    status: Callable[[], HubStatus]
+    status: Callable[[], Awaitable[HubStatus]]
 
     async def attend(self, caller: Identity | None, stream: Stream) -> None:
         """Keep a client's stream until it ends.
@@ -51,11 +51,11 @@ class Reception:
         self._check_peer(caller, silo)
         return await self.peers.delivered(silo, frames)
 
-    def report(self, caller: Identity | None) -> HubStatus:
+    async def report(self, caller: Identity | None) -> HubStatus:
         """Tell how the hub is doing, to anybody of its silo."""
         if caller is not None:
             self._check_silo(caller)
-        return self.status()
+        return await self.status()
 
     def _check_silo(self, who: Identity) -> None:
         if who.silo != self.silo:

@@ -69,7 +69,7 @@ class HubService(Protocol):
     async def deliver(self, caller: Identity | None, silo: str, frames: AsyncIterator[Frame]) -> str:
         """Take a message of another hub; tell why it is of no use, if it is not."""
 
-    def report(self, caller: Identity | None) -> HubStatus:
+    async def report(self, caller: Identity | None) -> HubStatus:
         """Tell how the hub is doing."""
 
 
@@ -90,6 +90,9 @@ class RemoteHub(Protocol):
 
     async def report(self, timeout: float) -> HubStatus:
         """Ask how the hub is doing."""
+
+    async def answers(self, timeout: float) -> bool:
+        """Tell whether the hub answers at all; raises nothing."""
 
     async def explain(self) -> str:
         """Find out why the hub cannot be reached, in a sentence."""

@@ -214,11 +214,7 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
 
     async def Status(self, _: wire.StatusRequest, context: Any) -> wire.StatusReply:  # noqa: N802
         """See tdcd.proto."""
-
-        async def report(who: Identity | None) -> HubStatus:
-            return self.service.report(who)
-
-        status = asdict(await self._answer(context, report))
+        status = asdict(await self._answer(context, self.service.report))
         status["clients"] = [wire.ClientStatus(**client) for client in status["clients"]]
         status["peers"] = [wire.PeerStatus(**peer) for peer in status["peers"]]
         return wire.StatusReply(**status)
@@ -305,13 +301,16 @@ class GrpcHub:
     address: str
     silo: str
     _stub: Any = None
+    _health: Any = None
     _stamp: tuple[int, ...] | None = None
 
     def renew(self) -> bool:  # noqa: D102
         stamp = self.trust.stamp()
         if self._stub is not None and (stamp == self._stamp or not stamp):  # a file is just being replaced
             return False
-        self._stamp, self._stub = stamp, tdcd_pb2_grpc.HubStub(self._channel())
+        channel = self._channel()
+        self._stamp, self._stub = stamp, tdcd_pb2_grpc.HubStub(channel)
+        self._health = health_pb2_grpc.HealthStub(channel)
         return True
 
     def _channel(self) -> grpc.aio.Channel:
@@ -372,6 +371,15 @@ class GrpcHub:
         )
         values["peers"] = tuple(PeerStatus(one.silo, one.address, one.present) for one in reply.peers)
         return HubStatus(**values)
+
+    async def answers(self, timeout: float) -> bool:  # noqa: D102
+        try:
+            if self._health is None:
+                self.renew()
+            await self._health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except (grpc.aio.AioRpcError, UnreachableError):
+            return False
+        return True
 
     async def explain(self) -> str:  # noqa: D102
         return await self.trust.explain(self.address, self.silo)

@@ -93,7 +93,10 @@ class MemoryHub:
             raise RefusalError(str(error)) from error
 
     async def report(self, timeout: float) -> HubStatus:  # noqa: ARG002, D102
-        return self._started().report(self.caller)
+        return await self._started().report(self.caller)
+
+    async def answers(self, timeout: float) -> bool:  # noqa: ARG002, D102
+        return self.service is not None
 
     async def explain(self) -> str:  # noqa: D102
         return "it is not started"
