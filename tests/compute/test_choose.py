@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from support import distance, one_round, problem, same
 from tdcd.compute import choose, footprint, kernels, loop, one_step
+from tdcd.compute.fallback import FACTORS, fallback, join_fallbacks
 from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.stacked import Stacked
@@ -51,12 +52,56 @@ def test_a_kernel_that_cannot_be_built_is_absent(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("TDCD_KERNELS", raising=False)
     monkeypatch.setenv("CXX", "false")
-    assert kernels.load.__wrapped__("chain") == (None, "it could not be compiled (CalledProcessError)")
+    assert kernels.load.__wrapped__("chain") == (None, "false could not compile it: it says nothing")
+    broken = tmp_path / "c++"
+    broken.write_text(
+        "#!/bin/sh\necho 'x.cpp: In function f' >&2; echo 'x.cpp:1: error: no' >&2; printf '%0999d' 0 >&2; exit 1"
+    )
+    broken.chmod(0o700)
+    monkeypatch.setenv("CXX", str(broken))
+    assert kernels.load.__wrapped__("chain") == (None, f"{broken} could not compile it: x.cpp:1: error: no")
+    assert len(kernels._shorten(b"x" * 999)) == kernels.LONGEST + 2
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert kernels.load.__wrapped__("chain") == (None, "it could not be compiled (FileNotFoundError)")
+    assert kernels.load.__wrapped__("chain") == (
+        None,
+        "no-such-compiler could not compile it: [Errno 2] No such file or directory: 'no-such-compiler'",
+    )
     monkeypatch.setenv("TDCD_KERNELS", "0")
-    assert kernels.load.__wrapped__("chain") == (None, "TDCD_KERNELS=0")
+    assert kernels.load.__wrapped__("chain") == (None, "TDCD_KERNELS=0 switches kernels off")
     assert list((tmp_path / "tdcd").iterdir()) == []
+
+
+def test_a_path_without_a_kernel_says_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, recurrent = (problem([kind], [3]).tasks["silo-0"] for kind in ("mlp", "lstm"))
+    if not kernels.load("chain")[1]:
+        assert fallback(dense, "auto", "kernel") == ""
+    monkeypatch.setattr(kernels, "load", lambda _: (None, "there is no C++ compiler"))
+    text = "no compiled kernel: there is no C++ compiler. With one, a round is about {} times as fast"
+    assert fallback(dense, "auto", "layers").startswith(text.format("4 to 5"))
+    assert fallback(recurrent, "auto", "loop").startswith(text.format("5 to 6"))
+    assert fallback(dense, "layers", "layers") == "", "it was asked for"
+    own = problem(["odd"], [3]).tasks["silo-0"]
+    assert "there is none for this network" in fallback(own, "auto", choose(own)[0])
+    monkeypatch.setattr("tdcd.compute.fallback.SMALL", 0)
+    assert fallback(dense, "auto", "loop") == "", "a large network gains nothing by a kernel"
+    assert join_fallbacks({"a": "x", "b": "", "c": "x"}) == ["silo 'a', 'c': x"]
+
+
+def test_factors_are_those_that_were_measured() -> None:
+    """From the table of every path: the kernel's ratio by that of the path that is taken without it."""
+    results = (Path(__file__).parents[2] / "benchmarks" / "RESULTS.md").read_text()
+    table = results.split("## Every path")[1].split("## Any other")[0]
+    rows = {line.split("|")[1].strip(): line.split("|")[2:7] for line in table.splitlines() if "×" in line}
+    ratios = {
+        name: dict(zip(("one-step", "kernel", "layers", "stacked", "loop"), map(str.strip, cells), strict=True))
+        for name, cells in rows.items()
+    }
+    taken = {"linear": "layers", "mlp 2×128": "layers", "lstm, K=50": "loop", "cnn on 8×8": "stacked",
+             "linear, Q=1": "one-step", "lstm, Q=1": "one-step"}  # fmt: skip
+    for name, path in taken.items():
+        factor = float(ratios[name]["kernel"].rstrip("×")) / float(ratios[name][path].rstrip("×"))
+        low, _, high = FACTORS[path].partition(" to ")  # type: ignore[index]
+        assert float(low) - 0.5 <= factor <= float(high or low) + 0.5, (name, factor)
 
 
 def test_a_path_by_name() -> None:

@@ -29,6 +29,7 @@ def command(
     from tdcd.data.label_encoding import must_name
     from tdcd.jobs.data import load_data
     from tdcd.jobs.load import load_job
+    from tdcd.jobs.run import plan_computation
     from tdcd.jobs.schema import TableJob
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
@@ -65,6 +66,11 @@ def command(
         console.print(advice, markup=False, soft_wrap=True)
     parts = ", ".join(f"{part.word} {len(ids):,}" for part, ids in result.ids.items())
     console.print(f"Samples: {parts}")
+    paths, notes = plan_computation(read, result)
+    for silo, why in paths.items():
+        console.print(f"Computed {silo}: {why}", markup=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
     if result.federation.classes:
         counts = result.federation.samples.labels.bincount(minlength=len(result.federation.classes)).tolist()
         text = ", ".join(f"{name} {count:,}" for name, count in zip(result.federation.classes, counts, strict=True))

@@ -48,14 +48,14 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", *, suspendable: bool = 
         ModelError: the path was asked for by name and the silo's network or steps cannot take it.
     """
     if wanted != "auto":
-        trouble = _why_not(task, wanted, suspendable)
+        trouble = why_not(task, wanted, suspendable)
         if trouble:
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" is not available: {trouble}; use "auto"')
         return wanted, f"{wanted} (as asked)"
-    if not _why_not(task, "kernel", suspendable):
+    if not why_not(task, "kernel", suspendable):
         why = _AS_ONE if one_step(task.steps) else "all steps of a client in the cache"
         return "kernel", f"kernel ({why})"
-    if not _why_not(task, "one-step", suspendable):
+    if not why_not(task, "one-step", suspendable):
         return "one-step", f"one-step ({_AS_ONE})"
     layers = list(task.network.module.modules())
     if any(isinstance(layer, _RECURRENT) for layer in layers):
@@ -64,9 +64,9 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", *, suspendable: bool = 
         return "loop", "loop (convolutions are faster one client at a time)"
     if weights_of(task.network.module) > SMALL:
         return "loop", "loop (the network is large: nothing is gained by stacking clients)"
-    if not _why_not(task, "layers", suspendable):
+    if not why_not(task, "layers", suspendable):
         return "layers", "layers (stacked clients, gradients written out)"
-    trouble = _why_not(task, "stacked", suspendable)
+    trouble = why_not(task, "stacked", suspendable)
     if trouble:
         return "loop", f"loop ({trouble})"
     if rows_are_independent(task.network.module):
@@ -99,7 +99,7 @@ def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:
     return name in ("layers", "stacked") or heavy(task)
 
 
-def _why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
+def why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
     """Return why a path cannot compute a silo, or nothing."""
     module = task.network.module
     if name == "one-step":

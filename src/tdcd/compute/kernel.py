@@ -233,11 +233,11 @@ def why_no_kernel(task: SiloTask) -> str:
     """Return why no kernel can compute a silo, or nothing."""
     shape = kernel_shape(task)
     if shape is None:
-        return "there is none for this network"
+        return "there is none for this network, only for chains of plain layers and for the LSTM"
     if _target(task) is None:
         return f"kernels do not know the loss {type(task.objective).__name__}"
     if not task.steps.plain:
-        return "kernels take plain steps only"
+        return "kernels take plain steps only, without momentum, weight decay or clipping"
     if weights_of(task.network.module) > SMALL:
         return "the network is too large to gain by it"
     if task.features.dtype not in (torch.float32, torch.float64) or task.features.device.type != "cpu":

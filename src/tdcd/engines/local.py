@@ -1,6 +1,6 @@
 """The default engine: every hub in this process, in turns; a silo's clients computed together."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tdcd.compute import ComputeName, Threads, choose, draws, gains_by_workers, one_torch_thread
 from tdcd.compute.choose import PathName
+from tdcd.compute.fallback import fallback, join_fallbacks
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
 from tdcd.core.average import Mean
@@ -147,6 +148,10 @@ class LocalEngine(Simulation):
         with borrow_stream(self._device):
             chosen = {silo: choose(task, compute, suspendable=silo in suspended) for silo, task in tasks.items()}
             self._build(tasks, chosen, workers, suspended, seeded=False)
+            self._fallbacks = {
+                silo: fallback(task, compute, chosen[silo][0], suspendable=silo in suspended)
+                for silo, task in tasks.items()
+            }
         self._build_seeded = partial(self._build, tasks, chosen, workers, suspended, seeded=True)
 
     def _build(
@@ -178,6 +183,11 @@ class LocalEngine(Simulation):
     def compute_plan(self) -> Mapping[str, str]:
         """See Engine."""
         return self._chosen
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See Simulation."""
+        return join_fallbacks(self._fallbacks)
 
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
         """See Simulation."""

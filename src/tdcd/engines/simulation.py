@@ -1,7 +1,7 @@
 """What simulations have in common: nobody to wait for, all samples at hand, bytes counted by the ledger."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
@@ -28,6 +28,11 @@ class Simulation(ABC):
     @abstractmethod
     def compute_plan(self) -> Mapping[str, str]:
         """How each silo's clients are computed, and why, in a sentence."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the user should know of how it is computed."""
+        return ()
 
     @abstractmethod
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:

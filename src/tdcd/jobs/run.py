@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdcd.compute import cores
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
@@ -20,7 +21,8 @@ from tdcd.training.loop import Observer
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
 from tdcd.training.settings import Settings
-from tdcd.training.train import train
+from tdcd.training.setup import device_of, prepare
+from tdcd.training.train import build_engine, train
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,16 @@ def run_job(
         path = variant_directory(Path(directory), variant) if directory is not None else None
         record[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
     return JobResult(record.pop(FEDERATED), record)
+
+
+def plan_computation(job: Job, data: JobData) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Return how each silo's clients would be computed, and what the user should know of it; nothing is trained."""
+    federation = data.federation
+    models = {silo: job.model_of(silo) for silo in federation.with_features}
+    setup = prepare(federation, models, job.training, None, None, device_of(job.device), job.labels)
+    training = setup.training(job.training, federation.rosters)
+    engine = build_engine(job.engine, training, job.compute, job.workers or cores())
+    return engine.compute_plan, engine.notes
 
 
 def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:

@@ -14,7 +14,8 @@ from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
-from tdcd.engines import Engine, LocalEngine, OracleEngine, Training
+from tdcd.engines import LocalEngine, OracleEngine, Training
+from tdcd.engines.simulation import Simulation
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.layout import FEDERATED
 from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
@@ -82,8 +83,11 @@ def train(
     first = starting_blocks(setup.networks, initial, setup.label_only)
     batch_of = _batches(federation, settings, batches)
     training = setup.training(settings, federation.rosters, batch_of)
-    computing = _engine(engine, training, compute, workers or cores())
-    loop = Loop(computing, settings, setup.networks, observer or Observer(), lambda: first)
+    computing = build_engine(engine, training, compute, workers or cores())
+    observer = observer or Observer()
+    for note in computing.notes if variant == FEDERATED else ():  # once: baselines have the same reasons
+        observer.noted(note)
+    loop = Loop(computing, settings, setup.networks, observer, lambda: first)
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
@@ -135,7 +139,7 @@ def _check_arguments(
 
 
 def describe_federation(
-    federation: Federation, setup: Setup, settings: Settings, engine: Engine, variant: str
+    federation: Federation, setup: Setup, settings: Settings, engine: Simulation, variant: str
 ) -> FederationRecord:
     """Describe who takes part."""
     return FederationRecord(
@@ -144,7 +148,7 @@ def describe_federation(
         test_samples=len(setup.test) if setup.test else 0,
         loss=settings.loss,
         classes=federation.classes,
-        notes=federation.notes,
+        notes=(*federation.notes, *engine.notes),
         embedding=setup.width,
         embedding_bytes=setup.width * settings.dtype.itemsize,
         silos=tuple(
@@ -193,7 +197,8 @@ def describe_silo(
     )
 
 
-def _engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> Engine:
+def build_engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> Simulation:
+    """Return the engine of that name."""
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")

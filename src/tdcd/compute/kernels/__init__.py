@@ -56,6 +56,8 @@ def check(code: int) -> None:
         raise (MemoryError if code == 6 else ValueError)(_CODES.get(code, "the kernel failed"))
 
 
+LONGEST = 200
+"""Letters of a compiler's message that are shown."""
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 """The environment's CXXFLAGS are added to these."""
 
@@ -64,10 +66,10 @@ FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 def load(name: str) -> tuple[ctypes.CDLL | None, str]:
     """Return a kernel's library, or nothing and why there is none. Set TDCD_KERNELS=0 to do without."""
     if os.environ.get("TDCD_KERNELS") == "0":
-        return None, "TDCD_KERNELS=0"
+        return None, "TDCD_KERNELS=0 switches kernels off"
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
-        return None, "no C++ compiler"
+        return None, "there is no C++ compiler; install g++ or clang++, or name one in CXX"
     home = files("tdcd.compute.kernels")
     source = "".join(
         home.joinpath(part).read_text(encoding="utf-8") for part in ("tiles.h", f"{name}.cpp", "entries.h")
@@ -76,8 +78,17 @@ def load(name: str) -> tuple[ctypes.CDLL | None, str]:
         return _typed(ctypes.CDLL(str(_built(name, source, compiler)))), ""
     except PermissionError as error:
         return None, f"{error}; set XDG_CACHE_HOME to a folder of your own"
+    except subprocess.CalledProcessError as error:
+        return None, f"{compiler} could not compile it: {_shorten(error.stderr)}"
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        return None, f"it could not be compiled ({type(error).__name__})"
+        return None, f"{compiler} could not compile it: {_shorten(str(error).encode())}"
+
+
+def _shorten(message: bytes) -> str:
+    """Return the line of a compiler's message that says what is wrong, or the last one."""
+    lines = [line.strip() for line in message.decode(errors="replace").splitlines() if line.strip()]
+    line = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tdcd.compute import choose, cores, one_torch_thread
+from tdcd.compute.fallback import fallback
 from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.compute.worker import Worker
@@ -256,6 +257,8 @@ class Session:
         if seeded and name in ("stacked", "mixed"):  # torch cannot stack clients that draw, and here is one alone
             name, why = "loop", "loop (one client, whose network may draw random numbers)"
         self.log(f"ready: {len(labels):,} training rows; {why}")
+        if text := fallback(task, self.site.compute, name, suspendable=suspendable):
+            self.log(text)
         return Worker(task, name, threads=self.site.workers or cores(), suspendable=suspendable, seeded=seeded)
 
     def _training_labels(self, request: types.Begin, holder: LabelHolder | None, rows: int) -> Tensor:
