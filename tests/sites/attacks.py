@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.state import SiloState
-from tdcd.engines.base import Measures, Verdict
+from tdcd.engines.base import Measurement, Verdict
 from tdcd.errors import TdcdError
 from tdcd.jobs.schema import Job
 from tdcd.sites.client.session import Session
@@ -164,7 +164,7 @@ def copied(message: Message) -> Message:
     return replace(message, tensors={name: tensor.clone() for name, tensor in message.tensors.items()})
 
 
-def judge(measures: Measures) -> Verdict:
+def judge(measured: Measurement) -> Verdict:
     return "better"
 
 

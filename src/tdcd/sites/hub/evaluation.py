@@ -17,7 +17,7 @@ from tdcd.core.rows import Rows
 from tdcd.core.task import sum_embeddings
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measurement, Verdict, block_bytes
-from tdcd.errors import DeploymentError
+from tdcd.errors import AbsentError
 from tdcd.sites.hub.clients import Request
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.setup import Prepared
@@ -67,7 +67,7 @@ class Evaluator:
             if not missing:
                 break
             if pause.times and pause.over:
-                raise DeploymentError(
+                raise AbsentError(
                     f"the clients that are there, in all silos, hold no {missing[0]} sample in common, so that the "
                     "model cannot be measured. What was done is kept: start the hubs again when more clients are back"
                 )
