@@ -339,9 +339,9 @@ def test_a_damaged_checkpoint_falls_back_to_the_earlier_one(tmp_path: Path) -> N
         seen = Notes()
         result = train(tmp_path, resume=True, observer=seen)
         assert seen.start == 6
-        assert len(seen.notes) == 1
-        assert "checkpoint.safetensors: damaged" in seen.notes[0]
-        assert "Going on with the other checkpoint, of round 6" in seen.notes[0]
+        (note,) = [note for note in seen.notes if "kernel" not in note]
+        assert "checkpoint.safetensors: damaged" in note
+        assert "Going on with the other checkpoint, of round 6" in note
         assert same(result.blocks, WHOLE.blocks)
         assert timeless(result.history) == timeless(WHOLE.history)
         for name, content in files.items():
