@@ -262,7 +262,7 @@ def _calls(site: Site) -> Iterator[Case]:
 
         return ask
 
-    leave = [to_wire(frame) for frame in frames(pack(Leave("nothing")))]
+    leave = [to_wire(frame) for frame in frames(pack(Leave("x", "nothing")))]
     rows = [to_wire(frame) for frame in frames(pack(Embeddings(torch.zeros(3, 1))))]
     yield "a client that the job does not name", attend(stranger, join(client="silo-1-9"))
     yield "a client that says it is another, and is itself", attend(client, join(client="silo-1-2"))

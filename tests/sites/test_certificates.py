@@ -19,7 +19,16 @@ from tdcd.errors import DeploymentError
 from tdcd.jobs.load import load_job
 from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
-from tdcd.sites.security.identity import Identity, Pair, check_own, issue, make_authority, read_certificates, sign
+from tdcd.sites.security.identity import (
+    Identity,
+    Pair,
+    check_own,
+    issue,
+    make_authority,
+    read_certificates,
+    read_key,
+    sign,
+)
 from tdcd.sites.security.signing import check_site, make_request, sign_request
 from tdcd.sites.security.tls import Trust, warn_of_expiry
 from tdcd.sites.site_file import ClientSite
@@ -196,3 +205,54 @@ def test_an_expired_certificate_is_shown_as_such(tmp_path: Path) -> None:
     (certificate,) = read_certificates(pair.certificate)
     assert sign(authority, NORTH, certificate.public_key(), 1).issuer == certificate.issuer  # type: ignore[arg-type]
     assert ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
+
+
+def test_a_file_that_is_being_replaced_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdcd.sites.security.tls.TRUSTED", 0.0)
+    authority = make_authority(tmp_path, "bank", 30)
+    shown = issue(authority, NORTH, tmp_path, 30).certificate.read_bytes()
+    trust = Trust(HUB, authority, {"bank": authority.certificate})
+    assert trust.authenticate(shown) == NORTH
+    whole = authority.certificate.read_bytes()
+    for content in (b"", whole[:100]):
+        authority.certificate.write_bytes(content)
+        assert trust.authenticate(shown) == NORTH
+    authority.certificate.unlink()
+    assert trust.authenticate(shown) == NORTH
+    make_authority(tmp_path, "bank", 30)
+    with pytest.raises(DeploymentError, match="has not signed it"):
+        trust.authenticate(shown)
+
+
+def renewed(authority: Pair, days: float) -> bytes:
+    """A CA of the same name and key, valid for other days."""
+    (old,), key = read_certificates(authority.certificate), read_key(authority.key)
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(old.subject).issuer_name(old.subject).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=50))
+    builder = builder.not_valid_after(now + timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def test_a_renewed_ca_counts_wherever_it_stands(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "bank", 30)
+    pair, good, old = issue(authority, NORTH, tmp_path, 30), authority.certificate.read_bytes(), renewed(authority, -1)
+    for content in (good + old, old + good):
+        authority.certificate.write_bytes(content)
+        assert check_own(pair, authority.certificate, NORTH)
+    authority.certificate.write_bytes(old)
+    with pytest.raises(DeploymentError, match="the CA of silo 'bank' has expired"):
+        check_own(pair, authority.certificate, NORTH)
+
+
+def test_a_check_looks_at_the_cas_of_other_silos(tmp_path: Path) -> None:
+    bank, insurer = make_authority(tmp_path / "bank", "bank", 30), make_authority(tmp_path / "insurer", "insurer", 30)
+    pair = issue(bank, HUB, tmp_path / "bank", 30)
+    insurer.certificate.write_bytes(renewed(insurer, -1))
+    (tmp_path / "hub.toml").write_text(
+        f'listen = "127.0.0.1:7100"\npeers = {{ insurer = "h:1" }}\n[tls]\nca = "{bank.certificate}"\n'
+        f'certificate = "{pair.certificate}"\nkey = "{pair.key}"\npeers = {{ insurer = "{insurer.certificate}" }}\n'
+    )
+    with pytest.raises(DeploymentError, match="insurer/ca.pem: the CA of silo 'insurer' has expired"):
+        check_site(tmp_path / "hub.toml", "bank")

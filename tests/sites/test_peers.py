@@ -10,7 +10,8 @@ import torch
 from sites.memory import run_virtually
 from sites.test_rounds import job
 from tdcd.engines.base import RewoundError
-from tdcd.errors import DeploymentError
+from tdcd.errors import AbsentError, DeploymentError
+from tdcd.sites.event_loop import now
 from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
 from tdcd.sites.messages.frames import Frame, Message, RefusedError, Stamp, frames
@@ -185,3 +186,51 @@ def test_what_is_stale_replayed_or_strange_does_no_harm() -> None:
 
 async def _cut(one: Message) -> AsyncIterator[Frame]:
     yield Frame(next(frames(one)).header, b"")
+
+
+def test_a_hub_that_left_and_is_back_can_be_met() -> None:
+    async def run() -> None:
+        world = World(deadline=100.0)
+        for name in "abc":
+            world.start(name)
+        await world.hubs["b"].leave("its clients stay away")
+        world.kill("b")
+        world.start("b")
+        results = await asyncio.gather(*(hub.meeting("start", {}) for hub in world.hubs.values()))
+        assert all(set(result) == set("abc") for result in results)
+
+    run_virtually(run())
+
+
+def test_whoever_leaves_ends_the_waiting_of_all_who_wait() -> None:
+    async def run() -> None:
+        world = World(deadline=100.0)
+        for name in "abc":
+            world.start(name)
+        began = now()
+        waiting = [asyncio.ensure_future(world.hubs[name].meeting("start", {})) for name in "ac"]
+        await asyncio.sleep(3)
+        await world.hubs["b"].leave("its clients stay away")
+        for error in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(error, AbsentError)
+            assert "the hub of silo 'b' has ended: its clients stay away" in str(error)
+        assert now() - began < 5
+
+    run_virtually(run())
+
+
+def test_a_large_message_that_came_at_once_gives_no_more_time() -> None:
+    async def run() -> None:
+        world = World(names=("a", "b"), deadline=10.0)
+        for name in "ab":
+            world.start(name)
+        await world.meet()
+        await world.hubs["b"].send("a", MaskedPoints(torch.zeros(1_000_000)), Stamp("", 0, 1))
+        await world.hubs["a"].receive("b", MaskedPoints, Stamp("", 0, 1))
+        world.kill("b")
+        began = now()
+        with pytest.raises(AbsentError):
+            await world.hubs["a"].receive("b", MaskedPoints, Stamp("", 0, 2))
+        assert 9 < now() - began < 12
+
+    run_virtually(run())

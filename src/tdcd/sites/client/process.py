@@ -40,7 +40,7 @@ class ClientProcess:
         """Reply until the hub says that the training is finished; when the hub stops before, wait for it.
 
         Raises:
-            DeploymentError: the hub refuses this client.
+            DeploymentError: the hub refuses this client, or one does not take the other's certificate.
             AbsentError: the hub cannot be reached, or has ended because others were away.
         """
         address = self.session.site.hub
@@ -70,7 +70,8 @@ class ClientProcess:
                 self.log(f"waiting for the hub at {address}: {why}")
             if now() - alone > self.patience:
                 why = await self.hub.explain()
-                raise AbsentError(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
+                kind = DeploymentError if isinstance(why, Refusal) else AbsentError
+                raise kind(f"the hub at {address} was not reached for {self.patience:g} seconds: {why}")
             await asyncio.sleep(min(wait, max(0.1, alone + self.patience - now())))
             wait = min(2 * wait, longest)
 

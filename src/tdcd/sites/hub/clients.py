@@ -1,7 +1,7 @@
 """A hub's links to its own clients: they dial in and keep a stream open; the hub asks, they answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,25 +115,25 @@ class Clients:
         """Return who can be asked now."""
         return {name for name, link in self.links.items() if link.ready and link.free}
 
-    async def enough(self, count: int, seconds: float) -> None:
-        """Wait until so many clients are there.
+    async def enough(self, count: int, of: Collection[str], seconds: float) -> None:
+        """Wait until so many of some clients are there.
 
         Raises:
             DeploymentError: they have not come in time.
         """
         end = now() + seconds
         warned = False
-        while len(self.present()) < count:
+        while len(there := self.present() & set(of)) < count:
+            absent = sorted(set(of) - there)
             if not warned:
                 warned = True
-                away = join_names(sorted(set(self.names) - self.present()))
-                self.log(f"waiting for clients: {len(self.present())} of {len(self.names)} are there, without {away}")
+                self.log(f"waiting for clients: {len(there)} of {len(of)} are there, without {join_names(absent)}")
             left = end - now()
             if left <= 0:
-                absent = ", ".join(sorted(set(self.names) - self.present()))
                 raise AbsentError(
-                    f"silo '{self.silo}': {len(self.present())} of at least {count} clients are there after "
-                    f"{seconds:g} seconds; absent: {absent}. What was done is kept: start the hub again to go on"
+                    f"silo '{self.silo}': {len(there)} of at least {count} clients are there after "
+                    f"{seconds:g} seconds; absent: {join_names(absent, most=16)}. What was done is kept: start the hub "
+                    "again to go on"
                 )
             async with self._news:
                 try:
@@ -168,9 +168,9 @@ class Clients:
     async def all_or(self, holders: Collection[str], count: int, seconds: float) -> None:
         """Wait for all clients that hold rows as long as a stage may take; then so many are enough."""
         try:
-            await self.enough(len(holders), self.deadline)
+            await self.enough(len(holders), holders, self.deadline)
         except DeploymentError:
-            await self.enough(count, seconds)
+            await self.enough(count, holders, seconds)
 
     async def ask(
         self, requests: Mapping[str, Request[T]], stamp: Stamp, take: Take | None = None
@@ -188,7 +188,8 @@ class Clients:
         """
         present = self.present()
         large = [name for name, one in requests.items() if name in present and one.most > LARGE]
-        slot = ReceiveSlot(take, large, self.deadline / 4, self.deadline) if take else None
+        end_of = self._deadlines(requests.keys() & present)
+        slot = ReceiveSlot(take, large, self.deadline / 4, end_of) if take else None
         tasks = {
             name: self.links[name].asked(
                 pack(one.message, stamp), one.reply, one.most, slot if one.most > LARGE else None
@@ -200,7 +201,7 @@ class Clients:
             for name in large:
                 tasks[name].add_done_callback(partial(slot.replied, name))
         if tasks:
-            await self._waited(tasks, slot)
+            await self._waited(tasks, slot, end_of)
         if slot:
             await slot.close()
         replies: dict[str, T] = {}
@@ -246,15 +247,27 @@ class Clients:
                 self.log(f"client '{name}' is refused: {count} times it sent what is of no use: {error}")
                 link.dismiss(f"client '{name}' sends what is of no use: {error}. Look at its rows and its network")
 
-    async def _waited(self, tasks: Mapping[str, "asyncio.Task[T]"], slot: ReceiveSlot | None) -> None:
-        """Wait as long as a stage may take: longer while bytes come and go, and while large replies wait for room."""
-        began, links = now(), {name: self.links[name] for name in tasks}
+    def _deadlines(self, names: Iterable[str]) -> Callable[[str], float]:
+        """Return what tells until when a client is waited for: longer while bytes come and go, not all too slowly."""
+        began, links = now(), {name: self.links[name] for name in names}
         before = {name: link.moved for name, link in links.items()}
-        last = began + self.deadline * (1 + len(tasks))
+
+        def end_of(name: str) -> float:
+            link = links[name]
+            slow = (link.moved - before[name]) / SLOWEST
+            return self.deadline + max(began, min(began + slow, link.stirred))
+
+        return end_of
+
+    async def _waited(
+        self, tasks: Mapping[str, "asyncio.Task[T]"], slot: ReceiveSlot | None, end_of: Callable[[str], float]
+    ) -> None:
+        """Wait as long as a stage may take, and longer while large replies wait for room."""
+        last = now() + self.deadline * (1 + len(tasks))
         pending = set(tasks)
         while pending:
             time = now()
-            ends = {name: began + self.deadline + (links[name].moved - before[name]) / SLOWEST for name in pending}
+            ends = {name: end_of(name) for name in pending}
             left = min(ends.values()) - time
             if slot and slot.busy() and time < max(last, *ends.values()):
                 left = max(left, self.deadline / 8)

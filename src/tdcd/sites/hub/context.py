@@ -1,7 +1,7 @@
 """What all parts of a hub share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ class HubContext:
     log: Callable[[str], None]
     progress: Progress = field(default_factory=Progress)
 
-    async def wait_for_clients(self, holders: int) -> None:
+    async def wait_for_clients(self, holders: Collection[str]) -> None:
         """Wait until as many clients are there as the job wants at least, of those that hold samples."""
         deployment = self.job.deployment
-        await self.clients.enough(min(deployment.minimum_clients, holders), deployment.hub_deadline)
+        await self.clients.enough(min(deployment.minimum_clients, len(holders)), holders, deployment.hub_deadline)
 
 
 class News:
@@ -73,7 +73,7 @@ class News:
             absent = sorted(set(clients.names) - set(clients.links))
             raise AbsentError(
                 f"silo '{context.silo}': after {seconds:g} seconds not all clients did {what}; not connected: "
-                f"{', '.join(absent) or 'none; some did not reply'}. All of them are needed to begin"
+                f"{', '.join(absent) or 'none; some did not reply'}. Needed to begin: see deployment.start_with"
             ) from error
 
 

@@ -62,7 +62,7 @@ class Evaluator:
         context.progress.stage = f"evaluating after round {number}"
         pause = Pause(context.job.deployment.hub_deadline)
         while True:
-            await context.wait_for_clients(len(self.prepared.plan.roster.clients))
+            await context.wait_for_clients(self.prepared.plan.roster.clients)
             result, verdict, missing = await self._attempt(block, version, Stamp("", 0, number, pause.times), judge)
             if not missing:
                 break

@@ -100,6 +100,7 @@ class Hub:
                     f"the hub of silo {', '.join(different)}; align again: remove alignment.parquet at all hubs, and "
                     "start new runs"
                 )
+            self.setup.end_alignment()
             widths = {name: theirs.width for name, theirs in everybody.items()}
             if len(set(widths.values())) > 1:
                 text = join_names((f"{name} {width}" for name, width in sorted(widths.items())), most=16)

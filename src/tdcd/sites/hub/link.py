@@ -22,7 +22,7 @@ from tdcd.sites.messages.types import (
     Score,
     Step,
 )
-from tdcd.sites.transport.base import Stream, UnreachableError
+from tdcd.sites.transport.base import SLOWEST, Stream, UnreachableError
 
 T = TypeVar("T")
 
@@ -49,16 +49,18 @@ class ReceiveSlot:
     are taken in the order of names, whoever is first to reply: a sum depends on the order, in its last bits.
     """
 
-    def __init__(self, take: Take, names: Iterable[str], patience: float, deadline: float) -> None:
+    def __init__(self, take: Take, names: Iterable[str], patience: float, end_of: Callable[[str], float]) -> None:
         self._take = take
         self._expected = sorted(names)
         """Who has yet to reply."""
         self._patience = patience
         """Seconds without a frame after which another may enter."""
-        self._end = now() + deadline
-        """When nobody waits any more for the turn of one that has not begun to reply."""
+        self._end_of = end_of
+        """Tells until when a client is waited for that has not begun to reply."""
         self._holder: Link | None = None
         self._since = 0.0
+        self._before = 0
+        """Bytes that the holder had sent when it entered."""
         self._waiting: set[str] = set()
         self._evicted: set[str] = set()
         self._over = False
@@ -83,16 +85,14 @@ class ReceiveSlot:
                 self._waiting.discard(link.name)
             if self._holder:
                 self._evicted.add(self._holder.name)
-            self._holder, self._since = link, now()
+            self._holder, self._since, self._before = link, now(), link.received
 
     def _has_turn(self, name: str) -> bool:
         """Tell whether all before it have replied, or had time enough to."""
         before = self._expected[: self._expected.index(name)] if name in self._expected else []
-        silent = [one for one in before if one not in self._evicted]
-        if silent and now() >= self._end:
-            self._evicted.update(one for one in silent if one not in self._waiting)
-            silent = [one for one in silent if one in self._waiting]
-        return not silent
+        late = {one for one in before if one not in self._waiting and now() >= self._end_of(one)}
+        self._evicted.update(late)
+        return self._evicted.issuperset(before)
 
     def replied(self, name: str, _: object = None) -> None:
         """Wait for a reply no more: it has come, or never will."""
@@ -101,7 +101,8 @@ class ReceiveSlot:
 
     def _idle(self, holder: "Link") -> bool:
         time = now()
-        return time - max(holder.seen, self._since) > self._patience or time - self._since > 4 * self._patience
+        enough = 4 * self._patience + (holder.received - self._before) / SLOWEST
+        return time - max(holder.seen, self._since) > self._patience or time - self._since > enough
 
     def busy(self) -> bool:
         """Tell whether a reply is coming in, or some wait to."""
@@ -163,6 +164,8 @@ class Link:
     sent: int = 0
     received: int = 0
     seen: float = field(default_factory=now)
+    stirred: float = field(default_factory=now)
+    """When bytes last went either way."""
     _assembler: Assembler = field(default_factory=lambda: Assembler(SMALL))
     _reply: asyncio.Future[Message] | None = None
     _busy: bool = False
@@ -225,6 +228,7 @@ class Link:
             for frame in frames(stamped, meter):
                 await self._send(frame)
                 self.sent += len(frame.chunk)
+                self.stirred = now()
         try:
             envelope = await self._reply
         finally:
@@ -248,7 +252,7 @@ class Link:
         try:
             while (frame := await self.stream.receive()) is not None:
                 self.received += len(frame.chunk)
-                self.seen = now()
+                self.seen = self.stirred = now()
                 if self._slot:
                     await self._slot.enter(self)
                 message = self._assembler.feed(frame)

@@ -98,9 +98,9 @@ class Peers:
     """Whether an epoch's work is under way."""
     _rewound: bool = False
     _heard: dict[str, float] = field(default_factory=dict)
-    """Until when each hub counts as heard of: a large message on a slow line is no silence."""
+    """When each hub was last heard of in a large message: on a slow line that is no silence."""
     _left: dict[str, str] = field(default_factory=dict)
-    """Hubs that have ended because others were away, and what they said; until they come again."""
+    """Hubs that have ended because others were away, and what they said, since this one last began to wait for all."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -159,7 +159,7 @@ class Peers:
         async for frame in stream:
             self.received += len(frame.chunk)
             size += len(frame.chunk)
-            self._heard[silo] = began + size / SLOWEST
+            self._heard[silo] = min(now(), began + size / SLOWEST)
             if message is not None:
                 raise RefusedError("more than one message")
             message = assembler.feed(frame)
@@ -175,8 +175,9 @@ class Peers:
             if message.kind == kind_of(Call):
                 self._hear(silo, unpack(message, Call), stamp)
             elif message.kind == kind_of(Leave):
-                if stamp.epoch == self.epoch:  # it may have been started again since
-                    self._left[silo] = unpack(message, Leave).why[:1000]
+                leave, back = unpack(message, Leave), self._present.get(silo)
+                if stamp.epoch == self.epoch and (back is None or back.incarnation == leave.incarnation):
+                    self._left[silo] = leave.why[:1000]  # and it was not started again since
             else:
                 await self._caught_up(stamp.epoch)
                 if stamp.epoch < self.epoch or stamp.round < self.now:
@@ -211,6 +212,7 @@ class Peers:
         """
         async with self._news:
             self._working = self._rewound = False
+            self._left.clear()  # whoever has ended may be back
             self.most = LARGEST
         hello = Hello(
             protocol=PROTOCOL,
@@ -283,7 +285,7 @@ class Peers:
 
     async def leave(self, why: str) -> None:
         """Tell the other hubs that this one ends: nobody need wait for it, and all learn who was away."""
-        packed = pack(Leave(why), Stamp(self.job.fingerprint, self.epoch))
+        packed = pack(Leave(self.incarnation, why), Stamp(self.job.fingerprint, self.epoch))
 
         async def tell(peer: Peer) -> None:
             with suppress(UnreachableError, RefusalError):
@@ -413,9 +415,9 @@ class Peers:
         silo, why = min(self._left.items())
         return AbsentError(f"the hub of silo '{silo}' has ended: {why}")
 
-    def _lost(self, silos: Sequence[str], why: str) -> AbsentError:
+    def _lost(self, silos: Sequence[str], why: str) -> DeploymentError:
         hubs = join_names(f"'{silo}' ({self.peers[silo].address})" for silo in silos)
-        return AbsentError(
+        return (DeploymentError if isinstance(why, Refusal) else AbsentError)(
             f"timed out after {self.deadline:g} s waiting for the hub of silo {hubs}: {why}. "
             "What was done is kept: when it is back, start the hubs again, and they go on"
         )

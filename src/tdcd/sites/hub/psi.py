@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcd.data.arrays import Array
-from tdcd.errors import DeploymentError
+from tdcd.errors import DeploymentError, RunError
 from tdcd.files import write_atomically
 
 POINT = nacl.bindings.crypto_scalarmult_BYTES
@@ -94,11 +94,15 @@ class Done:
         if folder is None:
             return
         file, title = folder / "secret", hashlib.blake2b(about.encode(), digest_size=32).digest()
-        if file.exists() and (found := file.read_bytes())[:32] == title and len(found) == 64:
+        found = _read(file)
+        if found[:32] == title and len(found) == 64:
             self.secret = found[32:]
             return
         remove_done(folder)
-        folder.mkdir(parents=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
         write_atomically(file, title + self.secret, private=True)
 
     def points(self, what: str, items: Array, compute: Callable[[Array], Points], progress: Progress) -> Points:
@@ -115,11 +119,10 @@ class Done:
         content = block.tobytes()
         title = f"{what} {block.dtype} {len(block)} ".encode()
         file = self._folder / hashlib.blake2b(title + content, key=self.secret, digest_size=20).hexdigest()
-        if file.exists():
-            found = file.read_bytes()
-            if len(found) == POINT * len(block) + 32 and self._seal(found[32:]) == found[:32]:
-                progress(len(block))
-                return np.frombuffer(found[32:], dtype=np.uint8).reshape(-1, POINT)
+        found = _read(file)
+        if len(found) == POINT * len(block) + 32 and self._seal(found[32:]) == found[:32]:
+            progress(len(block))
+            return np.frombuffer(found[32:], dtype=np.uint8).reshape(-1, POINT)
         points = compute(block)
         write_atomically(file, self._seal(points.tobytes()) + points.tobytes(), private=True)
         return points
@@ -130,8 +133,21 @@ class Done:
 
 def remove_done(folder: Path) -> None:
     """Remove the files: the alignment is done, or about other IDs."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be removed: {error.strerror}; remove it by hand") from error
+
+
+def _read(file: Path) -> bytes:
+    """Return what a file holds; nothing if it is not there."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read: {error.strerror}; remove its folder by hand") from error
 
 
 @dataclass

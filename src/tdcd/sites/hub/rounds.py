@@ -48,7 +48,7 @@ class Rounds:
         """Run this silo's part of a round; ``version`` names the weights that it begins with."""
         context = self.context
         context.progress.stage = f"round {number}"
-        await context.wait_for_clients(len(self.prepared.plan.roster.clients))
+        await context.wait_for_clients(self.prepared.plan.roster.clients)
         context.peers.advance(number)
         before, pause = self._counted(), Pause(context.job.deployment.hub_deadline)
         away, first = self._away, 0
@@ -114,7 +114,7 @@ class Rounds:
         if not pause.times:
             context.log("waiting for clients: those there, in all silos, hold no sample of the mini-batch in common")
         await pause.wait()
-        await context.wait_for_clients(len(self.prepared.plan.roster.clients))
+        await context.wait_for_clients(self.prepared.plan.roster.clients)
         away, late = self._away_in(stamp.round), pause.over
         replies = await context.peers.exchange(Waiting(late, samples_tensor(away)), stamp)
         if late or any(reply.late for reply in replies.values()):

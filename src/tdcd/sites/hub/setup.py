@@ -113,6 +113,11 @@ class HubSetup:
         self.prepared = Prepared(settings, plan, model, update, context.job.deployment.largest_update)
         await self._news.tell()
 
+    def end_alignment(self) -> None:
+        """All hubs know the common IDs."""
+        if self.tables:
+            self.tables.end_alignment()
+
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
         """Help a hub that does not know the common IDs to find them."""
         if self.tables:

@@ -59,6 +59,7 @@ class SiloTables:
         file = context.directory / "alignment.parquet"
         if file.exists():
             self.alignment = Alignment.load(file)
+            remove_done(self._aligning)  # it may have ended just before that
             if set(self.alignment.shares) != {context.silo}:
                 raise DataError(
                     f"{file}: it is not the alignment of silo '{context.silo}' alone; remove it to align again"
@@ -124,6 +125,9 @@ class SiloTables:
             return await align_silos(
                 self.job, context.silo, keys, everybody, context.peers, self._masking, self._aligning
             )
+        except DataError:  # it would end in the same way again
+            remove_done(self._aligning)
+            raise
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"another hub's messages do not make an alignment: {error!r}") from error
 
@@ -140,6 +144,10 @@ class SiloTables:
             left = (time.monotonic() - self._masking_began) * (total - done) / max(done, 1)
             progress.stage = f"{stage}, about {left:.0f} s left" if done < total else stage
             self.context.log(progress.stage)
+
+    def end_alignment(self) -> None:
+        """Remove what was kept of an alignment: all hubs know the common IDs."""
+        remove_done(self._aligning)
 
     async def align_again(self, everybody: Mapping[str, Mapping[str, Any]]) -> None:
         """Help a hub that does not know the common IDs to find them."""
@@ -186,6 +194,8 @@ class SiloTables:
         """Hear a client's IDs and, where that is not known yet, what its columns hold."""
         await self._hear_keys(link)
         await self.news.wait(lambda: self.plan is not None)
+        if link.name not in self._aligned:
+            self.context.log(f"client '{link.name}' came after the IDs were aligned: it waits for the next training")
         if self.preparation is None and self.plan and not self.plan.label_only and link.name in self._aligned:
             await self._hear_survey(link)
 
@@ -196,9 +206,7 @@ class SiloTables:
                 raise RefusedError(f"client '{link.name}' has no IDs that this hub knows")
             return
         keys = self._keys_of(link, reply)
-        if self.alignment and link.name not in self._aligned:
-            self.context.log(f"client '{link.name}' came after the IDs were aligned: it waits for the next training")
-        elif self.alignment:
+        if self.alignment and link.name in self._aligned:
             self.alignment.verify_client(self.alignment.place([keys])[0], "this training")
         self.keys[link.name], self._digests[link.name] = keys, reply.digest
         await self.news.tell()
@@ -246,6 +254,8 @@ class SiloTables:
         if self.alignment is None or self.plan is None:
             raise RuntimeError("the common IDs are not known")
         places = self.alignment.places(self.keys[client].ids)
+        if client not in self._aligned:
+            places = np.full_like(places, -1)
         common = torch.from_numpy((places >= 0).astype(np.uint8))
         return common, torch.from_numpy(self.plan.parts[np.sort(places[places >= 0])])
 

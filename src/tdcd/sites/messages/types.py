@@ -256,6 +256,7 @@ class Call:
 class Leave:
     """A hub ends, because others were away for too long."""
 
+    incarnation: str
     why: str
 
 

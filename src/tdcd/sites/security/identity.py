@@ -232,13 +232,23 @@ def authenticate(certificate: x509.Certificate, authorities: Mapping[str, Sequen
         raise DeploymentError(
             f"the certificate is of {identity}, and only the silos {join_names(sorted(authorities))} may take part"
         )
-    signer = next((one for one in authorities[identity.silo] if _signed(certificate, one)), None)
-    if signer is None:
+    signers = [one for one in authorities[identity.silo] if _signed(certificate, one)]
+    if not signers:
         raise DeploymentError(
             f"the certificate says that it is of {identity}, but the CA of silo '{identity.silo}' has not signed it"
         )
-    _check_time(signer, f"the CA of silo '{identity.silo}'")
+    check_any(signers, f"the CA of silo '{identity.silo}'")
     return identity
+
+
+def check_any(certificates: Sequence[x509.Certificate], what: str) -> None:
+    """Check that one of several certificates is valid now: a CA may be there as it was, and renewed.
+
+    Raises:
+        DeploymentError: none is.
+    """
+    newest = max(certificates, key=lambda one: one.not_valid_after_utc)
+    _check_time(newest, what)
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -12,6 +12,7 @@ from tdcd.files import write_atomically
 from tdcd.sites.security.identity import (
     Identity,
     Pair,
+    check_any,
     names_of,
     read_certificates,
     read_key,
@@ -93,5 +94,7 @@ def check_site(file: Path, silo: str) -> tuple[Identity, dict[str, Path]]:
     if identity is None or identity.silo != silo:
         raise DeploymentError(f"{site.tls.certificate}: it is of {identity or 'nobody'}, not of silo '{silo}'")
     trust = Trust.of(site.tls, identity)
+    for name, path in trust.authorities.items():
+        check_any(read_certificates(path), f"{path}: the CA of silo '{name}'")
     cas = {f"the CA of silo '{name}'": path for name, path in trust.authorities.items()}
     return identity, {str(identity): trust.pair.certificate, **cas}

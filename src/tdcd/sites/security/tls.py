@@ -32,6 +32,8 @@ class Trust:
     """The CA of every silo that this site talks to."""
     _known: dict[bytes, tuple[float, Identity]] = field(default_factory=dict, repr=False, compare=False)
     """Certificates that were checked: when, and whose they are."""
+    _read: dict[Path, list[x509.Certificate]] = field(default_factory=dict, repr=False, compare=False)
+    """What was last read of the CAs' files."""
 
     @classmethod
     def of(cls, tls: ClientTLS, own: Identity) -> "Trust":
@@ -71,11 +73,20 @@ class Trust:
             certificate = x509.load_pem_x509_certificate(shown)
         except ValueError as error:
             raise DeploymentError("the certificate cannot be read") from error
-        who = authenticate(certificate, {silo: read_certificates(file) for silo, file in self.authorities.items()})
+        who = authenticate(certificate, {silo: self._authority(file) for silo, file in self.authorities.items()})
         if len(self._known) == MOST_KNOWN:
             self._known.clear()
         self._known[shown] = now, who
         return who
+
+    def _authority(self, file: Path) -> list[x509.Certificate]:
+        """Read a CA's certificates; while a file is being replaced, or cannot be read, those of before count."""
+        try:
+            self._read[file] = read_certificates(file)
+        except DeploymentError:
+            if file not in self._read:
+                raise
+        return self._read[file]
 
     def certificates(self) -> dict[Path, list[x509.Certificate]]:
         """Return all certificates of the site, by file."""
