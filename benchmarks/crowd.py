@@ -4,8 +4,8 @@
     python benchmarks/crowd.py --clients 100
 
 The hubs are processes of their own. The clients are those of the package, many in one process: each has its own
-certificate, connection, rows and network. Prints how long it takes until all have joined and are ready, the seconds of
-a round in which all take part, and the hub's memory a client.
+certificate and connection, but no network: it sends its weights back as they came. Prints how long it takes until all
+have joined, the seconds of a round in which all take part, and the hub's memory a client.
 """
 
 import argparse
@@ -13,14 +13,20 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import load_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.client import session
 from tdcd.sites.client.process import ClientProcess
-from tdcd.sites.client.session import Session
+from tdcd.sites.client.session import Ready, Session
 from tdcd.sites.local_deployment import LocalFederation
+from tdcd.sites.messages import types
 from tdcd.sites.messages.calls import HubStatus
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Trust
@@ -38,6 +44,35 @@ def read_once(job: Job) -> JobData:
     if not _DATA:
         _DATA.append(load_data(job))
     return _DATA[0]
+
+
+class LightSession(Session):
+    """A client that computes nothing in a round; its hub cannot tell."""
+
+    _brought: tuple[Tensor, ...] = ()
+
+    def _begin(self, request: types.Begin) -> types.Begun:
+        words = {part.word: part for part in Part}
+        numbers = {words[word]: n.numpy() for word, n in zip(request.parts, request.numbers, strict=True)}
+        self._ready = Ready(request.setup, numbers, {}, request.population, request.width, None, None, None)
+        return types.Begun()
+
+    def _enter_round(self, typed: Any, number: int) -> None:
+        pass
+
+    def _embed(self, request: types.Embed) -> types.Embeddings:
+        ready, self._brought = self._ready, request.weights
+        assert ready  # noqa: S101
+        return types.Embeddings(torch.zeros(len(ready.numbers[Part.TRAIN]), ready.width, dtype=self.job.training.dtype))
+
+    def _score(self, request: types.Score) -> types.Scores:  # noqa: ARG002
+        assert self._ready  # noqa: S101
+        held = {part.word: len(numbers) for part, numbers in self._ready.numbers.items() if len(numbers)}
+        rows = tuple(torch.zeros(n, self._ready.width, dtype=self.job.training.dtype) for n in held.values())
+        return types.Scores(tuple(held), rows)
+
+    def _descend(self, request: types.Descend) -> types.Weights:  # noqa: ARG002
+        return types.Weights(self._brought)
 
 
 def resident(pid: int) -> float:
@@ -73,7 +108,7 @@ async def crowd(federation: LocalFederation, job: Job, count: int) -> str:
             assert own_site.tls  # noqa: S101
             remote = GrpcHub(Trust.of(own_site.tls, who), own_site.hub, who.silo)
             lines: list[str] = []
-            one = Session(job, who, own_site.model_copy(update={"workers": 1}), lines.append)
+            one = LightSession(job, who, own_site.model_copy(update={"workers": 1}), lines.append)
             processes.append(ClientProcess(one, shared, remote, lines.append, 600.0))
     began = time.monotonic()
     clients = [asyncio.ensure_future(process.run()) for process in processes]
