@@ -138,8 +138,8 @@ class SiloTables:
 
     def _masking(self, done: int, total: int) -> None:
         """Log every tenth of the way."""
-        tenths, progress = 10 * (10 * done // max(total, 1)), self.context.progress
-        stage = f"aligning: {tenths} % of {total:,} points masked"
+        tenths, progress = 10 * done // max(total, 1), self.context.progress
+        stage = f"aligning {'█' * tenths}{'░' * (10 - tenths)} {10 * tenths} % of {total:,} points masked"
         if not progress.stage.startswith(stage):
             left = (time.monotonic() - self._masking_began) * (total - done) / max(done, 1)
             progress.stage = f"{stage}, about {left:.0f} s left" if done < total else stage
