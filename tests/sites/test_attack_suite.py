@@ -35,27 +35,27 @@ def attacked(name: str, folder: Path) -> tuple[Job, Identity]:
     return (job() if name == "shared" else keeping(job(), name, "silo-2")), CLIENT
 
 
-@pytest.mark.parametrize(("name", "every"), [("shared", 9), ("exact", 15), ("tables", 11)])
+@pytest.mark.parametrize(("name", "every"), [("shared", 9), ("exact", 15), ("tables", 23)])
 def test_a_client_believes_nothing_that_its_hub_sends(name: str, every: int, tmp_path: Path) -> None:
     wanted, client = attacked(name, tmp_path)
     outcomes = list(hostile_hub(record(wanted, tmp_path / "run", client), name, every))
     assert [outcome for outcome in outcomes if not outcome.good] == []
-    assert len(outcomes) > 30
+    assert len(outcomes) > 15
 
 
-@pytest.mark.parametrize(("name", "every"), [("shared", 17), ("tables", 53)])
+@pytest.mark.parametrize(("name", "every"), [("shared", 23), ("tables", 97)])
 def test_a_hub_believes_nothing_that_its_client_sends(name: str, every: int, tmp_path: Path) -> None:
     wanted, client = attacked(name, tmp_path)
     recorded = record(wanted, tmp_path / "run", client)
     outcomes = list(hostile_client(wanted, recorded, tmp_path / "clients", name, every))
     assert [outcome for outcome in outcomes if not outcome.good] == []
-    assert len(outcomes) >= 5
+    assert len(outcomes) >= 4
 
 
 def test_a_hub_believes_nothing_that_another_sends(tmp_path: Path) -> None:
-    outcomes = list(hostile_peer(job(), tmp_path, CLIENT.silo, "shared", 8))
+    outcomes = list(hostile_peer(job(), tmp_path, CLIENT.silo, "shared", 12))
     assert [outcome for outcome in outcomes if not outcome.good] == []
-    assert len(outcomes) > 20
+    assert len(outcomes) > 12
 
 
 def test_bytes_changed_at_random(tmp_path: Path) -> None:

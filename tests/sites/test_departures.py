@@ -51,7 +51,7 @@ def end(federation: LocalFederation) -> None:
 @pytest.mark.parametrize("gone", ["silo-1", "silo-3"], ids=["the chair", "another"])
 def test_a_silo_that_is_gone_for_good(gone: str, tmp_path: Path) -> None:
     deadline = 5.0
-    more = {"training.rounds": 100, "deployment.hub_deadline": deadline, "deployment.client_deadline": 2.0}
+    more = {"training.rounds": 60, "deployment.hub_deadline": deadline, "deployment.client_deadline": 2.0}
     job = load_job("breast-cancer", SETTINGS | more)
     federation = LocalFederation.laid_out(job, tmp_path)
     federation.start(quiet=True)
@@ -94,12 +94,15 @@ def test_a_client_that_was_away_at_the_end_is_told(tmp_path: Path) -> None:
         federation.processes[who] = federation.sites[who].start(quiet=True)
         until(lambda: all(p.poll() is not None for p in federation.processes.values()), "all have ended", 25.0)
         assert set(codes(federation.processes).values()) == {0}
+        # A hub that is started again has nobody to tell.
+        federation.processes[hub] = federation.sites[hub].start(quiet=True)
+        assert federation.processes[hub].wait(25) == 0
         # One that is back later still is told by its hub, when that is started again.
+        (federation.runs["silo-2"] / "told.json").write_text('["silo-2-2"]')
         for again in (hub, who):
             federation.processes[again] = federation.sites[again].start(quiet=True)
         assert federation.processes[who].wait(25) == 0
         assert "the training is finished" in federation.sites[who].log.read_text().splitlines()[-1]
-        federation.processes[hub].terminate()
-        federation.processes[hub].wait(10)
+        assert federation.processes[hub].wait(10) == 0
     finally:
         end(federation)

@@ -55,14 +55,14 @@ def test_a_slow_line_costs_time_and_nobody(tmp_path: Path) -> None:
     """Weights that take longer to travel than a client's deadline: as long as bytes come, it is waited for."""
     slow = {
         "data.clients": 1,
-        "model": {"kind": "mlp", "hidden": [1200, 150]},
+        "model": {"kind": "mlp", "hidden": [900, 120]},
         "training.rounds": 1,
         "training.evaluate_every": 1,
-        "deployment.client_deadline": 2.0,
+        "deployment.client_deadline": 1.5,
     }
     job = load_job("breast-cancer", SETTINGS | slow)
     federation = LocalFederation.laid_out(job, tmp_path)
-    Lines(federation, random.Random(5), rate=256_000)  # noqa: S311 - 0.8 MB of weights take 3 s
+    Lines(federation, random.Random(5), rate=256_000)  # noqa: S311 - 0.5 MB of weights take 2 s
     federation.start(quiet=True)
     try:
         assert federation.wait(lambda line: None, seconds=120) == 0

@@ -106,4 +106,4 @@ def test_one_that_hangs_after_many_bytes_is_not_waited_for_much_longer() -> None
         await asyncio.gather(attending, return_exceptions=True)
         return seconds
 
-    assert run_virtually(hang()) < 2 * DEADLINE
+    assert run_virtually(hang()) < DEADLINE + 70  # 4 MB would be 250 seconds at the slowest

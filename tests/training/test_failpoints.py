@@ -12,7 +12,7 @@ from tdcd.runs.reader import read_history
 
 from .test_crashes import CrashError, run
 
-BEST = {"select": "best", "rounds": 10, "checkpoint_every": 3}
+BEST = {"select": "best", "rounds": 8, "checkpoint_every": 3}
 FILES = (
     "environment.json",
     "federation.json",

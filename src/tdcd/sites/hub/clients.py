@@ -20,6 +20,8 @@ FAILURES = 3
 """Consecutive requests that every client fails before the hub gives up."""
 OFFENCES, FORGOTTEN = 3, 10
 """A client is refused that sends so often what cannot be computed with, each time within so many rounds of the last."""
+ON_ITS_WAY = 1 << 20
+"""Bytes that may wait on this side of a slow line after they were sent."""
 LARGE = 1 << 23
 """Bytes of replies that are taken one at a time."""
 
@@ -254,8 +256,10 @@ class Clients:
 
         def end_of(name: str) -> float:
             link = links[name]
-            slow = (link.moved - before[name]) / SLOWEST
-            return self.deadline + max(began, min(began + slow, link.stirred))
+            moved = link.moved - before[name]  # of what was sent last, some may still be on its way
+            return self.deadline + max(
+                began, min(began + moved / SLOWEST, link.stirred + min(moved, ON_ITS_WAY) / SLOWEST)
+            )
 
         return end_of
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +19,7 @@ from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measurement, RewoundError, Verdict
 from tdcd.errors import AbsentError, DeploymentError, join_names
+from tdcd.files import write_atomically
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.evaluation import Evaluator
 from tdcd.sites.hub.link import Link
@@ -25,11 +27,13 @@ from tdcd.sites.hub.rounds import Rounds
 from tdcd.sites.hub.setup import HubSetup, Prepared
 from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.types import ABSENT, Concluded, Farewell
+from tdcd.sites.messages.types import ABSENT, FINISHED, Concluded, Farewell
 from tdcd.sites.shared_job import VERSION
 
 ANSWER = 2.0
 """Seconds that another hub has to say that it is there."""
+TOLD = "told.json"
+"""In a run directory: the clients that have heard that the training is finished."""
 ALONE = (
     "this hub has finished without the others; if another hub still has to finish, restart this one with it, and they "
     "go on together"
@@ -168,7 +172,12 @@ class Hub:
             context.log(
                 f"client '{name}' was left out of {count:,} rounds: its samples were lost, here or in another silo"
             )
+        file = context.directory / TOLD
+        if status == FINISHED:
+            context.clients.told |= _read_told(file)
         await context.clients.tell(self._last_word)
+        if status == FINISHED and context.directory.exists():
+            write_atomically(file, json.dumps(sorted(context.clients.told)))
 
     async def snapshot(self) -> HubStatus:
         """Tell how the hub is doing, and which other hubs answer now: those that wait for clients have sent nothing."""
@@ -229,6 +238,7 @@ class Brought:
 
 
 _BROUGHT = TypeAdapter(Brought)
+_NAMES = TypeAdapter(list[str])
 
 
 def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
@@ -238,6 +248,14 @@ def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
         raise RefusedError(
             f"the hub of silo '{silo}' brings something malformed to the meeting: {error}"[:500]
         ) from error
+
+
+def _read_told(file: Path) -> set[str]:
+    """Return the clients that have heard before that the training is finished."""
+    try:
+        return set(_NAMES.validate_json(file.read_bytes()))
+    except (OSError, ValidationError):
+        return set()
 
 
 def common_round(checkpoints: Mapping[str, Mapping[int, str]]) -> tuple[int, str]:
