@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from measures import resident
 from strangers import Site, strangers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -57,12 +58,6 @@ def report(outcomes: Iterable[Outcome]) -> int:
             print(f"WRONG  {outcome.name}: {outcome.how}; {outcome.reason}", flush=True)
     print(f"{counts.total():,} cases: {dict(counts)}")
     return 1 if counts["WRONG"] else 0
-
-
-def resident() -> float:
-    """Return the megabytes of memory that this process has now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096 / 2**20
 
 
 def changed_bytes(folder: Path, count: int, seed: int) -> int:

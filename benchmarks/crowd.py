@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from measures import resident
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import load_job
@@ -75,11 +76,6 @@ class LightSession(Session):
         return types.Weights(self._brought)
 
 
-def resident(pid: int) -> float:
-    """Return the kilobytes of memory that a process has."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4
-
-
 async def ask(hub: GrpcHub) -> HubStatus | None:
     """Ask a hub how it goes."""
     try:
@@ -131,7 +127,7 @@ async def crowd(federation: LocalFederation, job: Job, count: int) -> str:
     seconds = (last - ready) / (done - first)
     return (
         f"{count:,} clients joined in {joined:.1f} s; {seconds:.2f} s a round with all of them; "
-        f"{(memory - alone) / count:.0f} kB of the hub's memory a client ({alone / 1024:.0f} to {memory / 1024:.0f} MB)"
+        f"{1024 * (memory - alone) / count:.0f} kB of the hub's memory a client ({alone:.0f} to {memory:.0f} MB)"
     )
 
 
@@ -159,9 +155,7 @@ def main() -> None:
         try:
             print(asyncio.run(crowd(federation, job, count)))
         finally:
-            for process in federation.processes.values():
-                process.kill()
-                process.wait()
+            federation.kill()
             for site in federation.sites.values():
                 if site.log.exists() and "Traceback" in (text := site.log.read_text()):
                     print(text[-2000:])

@@ -26,11 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from chaos import Harm, Lines
+from measures import distance_from_simulation
 from tdcd.jobs.load import load_job
-from tdcd.jobs.run import run_job
 from tdcd.jobs.schema import Job
 from tdcd.runs.reader import read_history
-from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.security.identity import Identity
 
@@ -111,8 +110,7 @@ def soak(federation: LocalFederation, job: Job, count: int, strike: Strike, each
             print(f"{time.monotonic() - started:6.1f} s  {done:6}  {what}", flush=True)
         code = federation.wait(print, seconds=1800)
     finally:
-        for process in federation.processes.values():
-            process.kill()
+        federation.kill()
     logs = {who: site.log.read_text() for who, site in federation.sites.items() if site.log.exists()}
     tracebacks = [str(who) for who, text in logs.items() if "Traceback" in text]
     lost = sum(text.count("is left out") for text in logs.values())
@@ -125,11 +123,7 @@ def soak(federation: LocalFederation, job: Job, count: int, strike: Strike, each
     print("all hubs have the same history" if same else "the hubs' histories differ")
     good = code == 0 and same and done >= count and not tracebacks
     if good and not lost:
-        simulated, blocks = (
-            run_job(job).federation.blocks,
-            {s: load_blocks(run)[s] for s, run in federation.runs.items()},
-        )
-        apart = max(float((blocks[s][n] - t).abs().max()) for s, block in simulated.items() for n, t in block.items())
+        apart = distance_from_simulation(federation, job)
         print(f"nobody was left out; the weights differ from the simulation's by {apart:.1e}")
         good = apart < 1e-6
     return 0 if good else 1

@@ -12,18 +12,17 @@ from typing import Any
 import grpc
 import torch
 
+from measures import distance_from_simulation
 from tdcd.jobs.load import load_job
-from tdcd.jobs.run import run_job
 from tdcd.jobs.schema import Job
-from tdcd.runs.store import load_blocks
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages.frames import PROTOCOL, frames
 from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.types import Embeddings, Join, Leave
 from tdcd.sites.security.identity import Identity, Pair, host_name, issue, make_authority
 from tdcd.sites.shared_job import VERSION, SharedJob
-from tdcd.sites.transport.grpc import to_wire
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
+from tdcd.sites.transport.wire.frames import to_wire
 from tdcd.sites.transport.wire.tdcd_pb2_grpc import HubStub
 
 SETTINGS = {
@@ -65,9 +64,7 @@ class Site:
             grpc.channel_ready_future(found.channel(found.own(CLIENT))).result(60)
             yield found
         finally:
-            for process in federation.processes.values():
-                process.kill()
-                process.wait()
+            federation.kill()
 
     @property
     def alive(self) -> bool:
@@ -107,9 +104,7 @@ class Site:
             if who not in self.federation.processes:
                 self.federation.processes[who] = site.start(quiet=True)
         code = self.federation.wait(print, seconds=120)
-        simulated = run_job(self.job).federation.blocks
-        blocks = {silo: load_blocks(run)[silo] for silo, run in self.federation.runs.items()}
-        apart = max(float((blocks[s][n] - t).abs().max()) for s, block in simulated.items() for n, t in block.items())
+        apart = distance_from_simulation(self.federation, self.job)
         print(f"the training ends with {code} all the same; weights differ from the simulation's by {apart:.1e}")
         return int(code != 0 or apart > 0)
 
@@ -231,9 +226,9 @@ def _calls(site: Site) -> Iterator[Case]:
     stranger = site.made(Identity(ATTACKED, "silo-1-9"), site.authority(ATTACKED))
 
     def join(**changes: Any) -> list[wire.Frame]:
-        told: dict[str, Any] = {"protocol": PROTOCOL, "version": VERSION, "job": shared.text}
-        told |= {"silo": ATTACKED, "client": "silo-1-1"}
-        return [to_wire(frame) for frame in frames(pack(Join(**(told | changes))))]
+        fields: dict[str, Any] = {"protocol": PROTOCOL, "version": VERSION, "job": shared.text}
+        fields |= {"silo": ATTACKED, "client": "silo-1-1"}
+        return [to_wire(frame) for frame in frames(pack(Join(**(fields | changes))))]
 
     def attend(pair: Pair, sent: list[wire.Frame]) -> Callable[[], Any]:
         def ask() -> Any:
@@ -253,12 +248,12 @@ def _calls(site: Site) -> Iterator[Case]:
         return ask
 
     def meet(pair: Pair, **changes: Any) -> Callable[[], Any]:
-        told: dict[str, Any] = {"protocol": PROTOCOL, "version": VERSION, "silo": OTHER, "job": shared.text}
-        told |= {"incarnation": "x", "epoch": 0, "topic": "start", "brought": "{}"}
+        fields: dict[str, Any] = {"protocol": PROTOCOL, "version": VERSION, "silo": OTHER, "job": shared.text}
+        fields |= {"incarnation": "x", "epoch": 0, "topic": "start", "brought": "{}"}
 
         def ask() -> Any:
             with site.channel(pair) as channel:
-                return HubStub(channel).Meet(wire.Hello(**(told | changes)), timeout=5)
+                return HubStub(channel).Meet(wire.Hello(**(fields | changes)), timeout=5)
 
         return ask
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import tomli_w
 import torch
 
 import tdcd
@@ -19,6 +18,8 @@ from tdcd.data.tables import reader
 from tdcd.errors import DataError, JobError, TdcdError
 from tdcd.jobs.predict import load_run
 from tdcd.jobs.schema import TableJob
+
+from .two_silos import write_job
 
 RULES = {"balance": "sum", "limit": "mean", "note": "count", "*": "last"}
 
@@ -59,20 +60,7 @@ def job_of(folder: Path, **bank: Any) -> TableJob:
         "clients": {"north": "north.csv", "south": "south.parquet"},
         **bank,
     }
-    table = {
-        "labels": {"silo": "bank", "sharing": "shared"},
-        "data": {"source": "tables"},
-        "silos": {
-            "bank": {key: value for key, value in silo.items() if value is not None},
-            "insurer": {"id": "who", "clients": {"all": "insurer.csv"}},
-        },
-        "model": {"kind": "linear"},
-        "training": {"loss": "binary-cross-entropy", "rounds": 3, "local_steps": 2, "rate": 0.2},
-    }
-    (folder / "job.toml").write_text(tomli_w.dumps(table))
-    job = tdcd.load_job(folder / "job.toml")
-    assert isinstance(job, TableJob)
-    return job
+    return write_job(folder, {key: value for key, value in silo.items() if value is not None}, "who")
 
 
 def joined(frame: pl.DataFrame) -> pl.DataFrame:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import tomli_w
 
 import tdcd
 from sites.memory import Federation
@@ -23,6 +22,8 @@ from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages.types import RequestKeys
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite, read_site
+
+from .two_silos import write_job
 
 SOUTH = {"separator": ";", "encoding": "cp1252", "decimal": ",", "thousands": ".", "date_format": "%d.%m.%Y"}
 
@@ -65,20 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def job_of(folder: Path, clients: dict[str, Any], **bank: Any) -> TableJob:
-    table = {
-        "labels": {"silo": "bank", "sharing": "shared"},
-        "data": {"source": "tables"},
-        "silos": {
-            "bank": {"id": "who", "label": "default", "clients": clients, **bank},
-            "insurer": {"id": "person", "clients": {"all": "insurer.csv"}},
-        },
-        "model": {"kind": "linear"},
-        "training": {"loss": "binary-cross-entropy", "rounds": 3, "local_steps": 2, "rate": 0.2},
-    }
-    (folder / "job.toml").write_text(tomli_w.dumps(table))
-    job = tdcd.load_job(folder / "job.toml")
-    assert isinstance(job, TableJob)
-    return job
+    return write_job(folder, {"id": "who", "label": "default", "clients": clients, **bank}, "person")
 
 
 def plain(folder: Path) -> TableJob:

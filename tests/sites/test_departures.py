@@ -42,12 +42,6 @@ def codes(processes: dict[Identity, "subprocess.Popen[bytes]"]) -> dict[str, int
     return {str(who): process.poll() for who, process in processes.items()}
 
 
-def end(federation: LocalFederation) -> None:
-    for process in federation.processes.values():
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize("gone", ["silo-1", "silo-3"], ids=["the chair", "another"])
 def test_a_silo_that_is_gone_for_good(gone: str, tmp_path: Path) -> None:
     deadline = 5.0
@@ -70,7 +64,7 @@ def test_a_silo_that_is_gone_for_good(gone: str, tmp_path: Path) -> None:
         federation.start(quiet=True)
         assert federation.wait(lambda line: None, seconds=120) == 0
     finally:
-        end(federation)
+        federation.kill()
     simulated = run_job(job).federation.blocks
     for silo, run in federation.runs.items():
         assert "goes on after round" in federation.sites[Identity(silo)].log.read_text()
@@ -97,12 +91,12 @@ def test_a_client_that_was_away_at_the_end_is_told(tmp_path: Path) -> None:
         # A hub that is started again has nobody to tell.
         federation.processes[hub] = federation.sites[hub].start(quiet=True)
         assert federation.processes[hub].wait(25) == 0
-        # One that is back later still is told by its hub, when that is started again.
-        (federation.runs["silo-2"] / "told.json").write_text('["silo-2-2"]')
+        # One that is back later still hears it from its hub, when that is started again.
+        (federation.runs["silo-2"] / "informed.json").write_text('["silo-2-2"]')
         for again in (hub, who):
             federation.processes[again] = federation.sites[again].start(quiet=True)
         assert federation.processes[who].wait(25) == 0
         assert "the training is finished" in federation.sites[who].log.read_text().splitlines()[-1]
         assert federation.processes[hub].wait(10) == 0
     finally:
-        end(federation)
+        federation.kill()

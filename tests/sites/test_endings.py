@@ -310,9 +310,7 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
         processes[b].kill()
         assert processes[a].wait(90) == 0, stage.everything()
         assert "has finished without the others" in stage.logged(a)
-        for process in processes.values():
-            process.kill()
-            process.wait()
+        stage.federation.kill()
         stage.file(last).unlink()
         summary = json.loads((stage.federation.runs[a.silo] / "result.json").read_text())
         assert (summary["status"], summary["round"], summary["confirmed"]) == ("finished", 4, False)
@@ -323,5 +321,4 @@ def test_a_hub_that_was_killed_at_the_end_and_comes_back_late(tmp_path: Path) ->
         assert [[line.round for line in history] for history in histories] == [[0, 3, 4]] * 2
         assert [line.train for line in histories[0]] == [line.train for line in histories[1]]
     finally:
-        for process in processes.values():
-            process.kill()
+        stage.federation.kill()

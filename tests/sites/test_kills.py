@@ -108,7 +108,6 @@ def test_every_stage_of_a_round(tmp_path: Path) -> None:
     kinds = itertools.product(CLIENT_STAGES, (signal.SIGKILL, signal.SIGSTOP))
     events = [(clients[number % len(clients)], name, how) for number, (name, how) in enumerate(kinds)]
     events += [(hubs[number % len(hubs)], name, signal.SIGKILL) for number, name in enumerate(HUB_STAGES)]
-    processes = stage.federation.processes
     before = stage.arm(events[0])  # before anything runs: training must not be over too soon
     for who in stage.federation.sites:
         stage.start(who)
@@ -118,8 +117,7 @@ def test_every_stage_of_a_round(tmp_path: Path) -> None:
         code = stage.federation.wait(lambda line: None, seconds=180)
         assert code == 0, stage.everything()
     finally:
-        for process in processes.values():
-            process.kill()
+        stage.federation.kill()
     histories = [read_history(run) for run in stage.federation.runs.values()]
     for history in histories:
         assert [line.round for line in history] == list(range(0, 91, 3))

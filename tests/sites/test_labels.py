@@ -38,7 +38,7 @@ from tdcd.sites.messages import frames as messages
 from tdcd.sites.messages.frames import Frame, Message
 from tdcd.sites.participants import check_labels, read_set
 from tdcd.sites.security.identity import Identity
-from tdcd.sites.transport.grpc import to_wire
+from tdcd.sites.transport.wire.frames import to_wire
 from tdcd.training.setup import starting_blocks
 
 

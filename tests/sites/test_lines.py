@@ -46,9 +46,7 @@ def test_whatever_happens_to_a_line_no_process_ends(of: str, tmp_path: Path) -> 
         assert [history[-1].round for history in histories] == [150, 150]
         assert [line.train for line in histories[0]] == [line.train for line in histories[1]]
     finally:
-        for process in federation.processes.values():
-            process.kill()
-            process.wait()
+        federation.kill()
 
 
 def test_a_slow_line_costs_time_and_nobody(tmp_path: Path) -> None:
@@ -67,9 +65,7 @@ def test_a_slow_line_costs_time_and_nobody(tmp_path: Path) -> None:
     try:
         assert federation.wait(lambda line: None, seconds=120) == 0
     finally:
-        for process in federation.processes.values():
-            process.kill()
-            process.wait()
+        federation.kill()
     assert "left out" not in "\n".join(file.read_text() for file in tmp_path.rglob("*.log"))
     blocks = run_job(job).federation.blocks
     for silo, run in federation.runs.items():

@@ -28,8 +28,8 @@ from tdcd.sites.messages.frames import (
 )
 from tdcd.sites.messages.packing import KINDS, message, pack, unpack
 from tdcd.sites.messages.types import AllIDs, ClientKeys, LaterGradients
-from tdcd.sites.transport.grpc import from_wire, to_wire
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
+from tdcd.sites.transport.wire.frames import from_wire, to_wire
 
 MOST = 1 << 24
 STAMP = Stamp("f00", 3, 7, 1)

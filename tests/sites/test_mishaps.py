@@ -582,7 +582,7 @@ import grpc
 from tdcd.sites.messages.packing import pack
 from tdcd.sites.messages.frames import frames
 from tdcd.sites.messages.types import Descend
-from tdcd.sites.transport.grpc import to_wire
+from tdcd.sites.transport.wire.frames import to_wire
 from tdcd.sites.transport.wire import tdcd_pb2_grpc
 
 class Talkative(tdcd_pb2_grpc.HubServicer):

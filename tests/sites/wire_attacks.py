@@ -20,9 +20,9 @@ from tdcd.sites.messages.frames import Assembler, Frame, Message, frames
 from tdcd.sites.messages.packing import KINDS
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.shared_job import SharedJob
-from tdcd.sites.transport.grpc import from_wire, to_wire
 from tdcd.sites.transport.memory import MemoryStream
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
+from tdcd.sites.transport.wire.frames import from_wire, to_wire
 
 from .attacks import Recorded, record
 from .memory import Federation, run_virtually

@@ -153,6 +153,12 @@ class LocalFederation:
         finally:
             self.stop()
 
+    def kill(self) -> None:
+        """End what still runs, at once."""
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
     def stop(self) -> None:
         """Stop what still runs."""
         running = [process for process in self.processes.values() if process.poll() is None]

@@ -19,7 +19,7 @@ Log = Callable[[str], None]
 """Takes a line for the log."""
 
 QUIET = 600.0
-"""Seconds in which the same refusal is told once."""
+"""Seconds in which the same refusal is logged once."""
 
 
 class _Human(logging.Formatter):
@@ -80,16 +80,16 @@ def logs(site: str, style: Style = "human") -> Iterator[logging.Logger]:
 
 
 def _listen(read: int, kept: int, logger: logging.Logger) -> None:
-    told: dict[str, tuple[float, int]] = {}
-    """When each refusal was last told, and how often it happened since."""
+    logged: dict[str, tuple[float, int]] = {}
+    """When each refusal was last logged, and how often it happened since."""
     with os.fdopen(read, "rb") as lines:
         for line in lines:
             text = refusal(line.decode(errors="replace"))
             if text:
-                when, since = told.get(text, (-inf, 0))
-                told[text] = when, since + 1
+                when, since = logged.get(text, (-inf, 0))
+                logged[text] = when, since + 1
                 if time.monotonic() - when > QUIET:
                     logger.warning(f"{text} ({since:,} times more since the last such line)" if since else text)
-                    told[text] = time.monotonic(), 0
+                    logged[text] = time.monotonic(), 0
             elif not line.startswith((b"I0", b"I1")):  # what gRPC says to its developers
                 os.write(kept, line)

@@ -227,7 +227,8 @@ class Session:
         if shape != request.shape:
             raise DataError(f"{self.identity}: its rows have the shape {shape}, the silo's {request.shape}")
         network = build_network(silo, self.job.model_of(silo), shape, request.outputs, settings, device)
-        if (width := width_of(silo, network, torch.zeros(2, *shape, dtype=settings.dtype))) != request.width:
+        width = width_of(silo, network, torch.zeros(2, *shape, dtype=settings.dtype, device=device))
+        if width != request.width:
             raise RefusedError(f"the hub speaks of embeddings of width {request.width}, and the network makes {width}")
         worker = None
         if len(rows.get(Part.TRAIN, ())):

@@ -55,7 +55,7 @@ class Clients:
     log: Callable[[str], None]
     welcome: Welcome
     links: dict[str, Link] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    informed: set[str] = field(default_factory=set)
     """Who has heard that the training is finished."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Rounds that each client was left out of, though it holds rows of their mini-batches."""
@@ -147,12 +147,12 @@ class Clients:
     async def tell(self, farewell: Farewell) -> None:
         """Tell the clients that are there how the training ended; and those that come soon, if it is finished."""
         await asyncio.gather(*(self._tell_one(link, farewell) for link in list(self.links.values())))
-        if farewell.status != FINISHED or not (away := set(self.names) - self.told):
+        if farewell.status != FINISHED or not (away := set(self.names) - self.informed):
             return
         self.log(f"waiting {self.deadline:g} seconds to tell {join_names(sorted(away))} that the training is finished")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.deadline), self._news:
-                await self._news.wait_for(lambda: self.told.issuperset(self.names))
+                await self._news.wait_for(lambda: self.informed.issuperset(self.names))
 
     async def tell_late(self, link: Link, farewell: Farewell) -> None:
         """Tell a client that comes when all is over."""
@@ -163,9 +163,9 @@ class Clients:
         try:
             await asyncio.wait_for(link.say(farewell), 2.0)
         except (GoneError, TimeoutError) as error:
-            self.log(f"client '{link.name}' could not be told how the training ended: {error}")
+            self.log(f"client '{link.name}' could not be informed how the training ended: {error}")
         else:
-            self.told.add(link.name)
+            self.informed.add(link.name)
 
     async def all_or(self, holders: Collection[str], count: int, seconds: float) -> None:
         """Wait for all clients that hold rows as long as a stage may take; then so many are enough."""

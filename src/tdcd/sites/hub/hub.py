@@ -32,7 +32,7 @@ from tdcd.sites.shared_job import VERSION
 
 ANSWER = 2.0
 """Seconds that another hub has to say that it is there."""
-TOLD = "told.json"
+INFORMED = "informed.json"
 """In a run directory: the clients that have heard that the training is finished."""
 ALONE = (
     "this hub has finished without the others; if another hub still has to finish, restart this one with it, and they "
@@ -172,12 +172,12 @@ class Hub:
             context.log(
                 f"client '{name}' was left out of {count:,} rounds: its samples were lost, here or in another silo"
             )
-        file = context.directory / TOLD
+        file = context.directory / INFORMED
         if status == FINISHED:
-            context.clients.told |= _read_told(file)
+            context.clients.informed |= _read_informed(file)
         await context.clients.tell(self._last_word)
         if status == FINISHED and context.directory.exists():
-            write_atomically(file, json.dumps(sorted(context.clients.told)))
+            write_atomically(file, json.dumps(sorted(context.clients.informed)))
 
     async def snapshot(self) -> HubStatus:
         """Tell how the hub is doing, and which other hubs answer now: those that wait for clients have sent nothing."""
@@ -250,7 +250,7 @@ def _read_brought(silo: str, brought: Mapping[str, Any]) -> Brought:
         ) from error
 
 
-def _read_told(file: Path) -> set[str]:
+def _read_informed(file: Path) -> set[str]:
     """Return the clients that have heard before that the training is finished."""
     try:
         return set(_NAMES.validate_json(file.read_bytes()))

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tdcd.sites.messages.calls import Opening
+from tdcd.errors import DeploymentError, join_names
+from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import RefusedError
 
 
@@ -16,6 +17,15 @@ class Meeting:
     epoch: int
     incarnations: Mapping[str, str]
     brought: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, everyone: Mapping[str, Hello]) -> "Meeting":
+        """Open the next epoch for all who have come, by silo."""
+        return cls(
+            epoch=1 + max(hello.epoch for hello in everyone.values()),
+            incarnations={silo: hello.incarnation for silo, hello in everyone.items()},
+            brought={silo: {"topic": hello.topic, **json.loads(hello.brought)} for silo, hello in everyone.items()},
+        )
 
     @property
     def opening(self) -> Opening:
@@ -47,3 +57,17 @@ def read_opening(opening: Opening, chair: str, silos: Set[str]) -> dict[str, dic
     if not valid or set(everybody) != silos:
         raise RefusedError(f"the hub of silo '{chair}' opens the meeting with something malformed")
     return everybody
+
+
+def check_topics(everybody: Mapping[str, Mapping[str, Any]], topic: str) -> None:
+    """Check that all hubs came for the same thing.
+
+    Raises:
+        DeploymentError: they did not.
+    """
+    topics = {silo: brought["topic"] for silo, brought in everybody.items() if brought["topic"] != topic}
+    if topics:
+        odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
+        raise DeploymentError(
+            f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
+        )

@@ -12,13 +12,13 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.sites.event_loop import now
 from tdcd.sites.hub.inbox import KINDS, Inbox
-from tdcd.sites.hub.meeting import Meeting, check_brought, read_opening
+from tdcd.sites.hub.meeting import Meeting, check_brought, check_topics, read_opening
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import Hello, Opening
 from tdcd.sites.messages.frames import LARGEST, PROTOCOL, Assembler, Frame, Message, Meter, RefusedError, Stamp, frames
@@ -124,8 +124,7 @@ class Peers:
             raise RefusedError(f"epoch {hello.epoch} is not one that hubs can have come to")
         async with self._news:
             last = self._meeting
-            came = last and last.incarnations.get(hello.silo) == hello.incarnation and hello.epoch < last.epoch
-            if not came:
+            if not self._over(hello):
                 self._present[hello.silo] = hello
                 self._left.pop(hello.silo, None)
                 again = last and last.incarnations.get(hello.silo) != hello.incarnation
@@ -144,6 +143,7 @@ class Peers:
             return self._meeting.opening
 
     def _over(self, hello: Hello) -> bool:
+        """Tell whether a hub has been to the last meeting, with this very greeting."""
         last = self._meeting
         return last is not None and last.epoch > hello.epoch and last.incarnations.get(hello.silo) == hello.incarnation
 
@@ -232,12 +232,7 @@ class Peers:
             self._working, self._rewound = True, self.epoch <= self._called
             self._news.notify_all()
         everybody = read_opening(opening, self.chair, {self.silo, *self.peers})
-        topics = {silo: text["topic"] for silo, text in everybody.items() if text["topic"] != topic}
-        if topics:
-            odd = join_names(f"that of '{silo}' to {about}" for silo, about in topics.items())
-            raise DeploymentError(
-                f"the hubs are at different stages: this one came to {topic}, {odd}; stop all hubs and start them again"
-            )
+        check_topics(everybody, topic)
         return everybody
 
     async def _chaired(self, hello: Hello) -> Opening:
@@ -257,11 +252,7 @@ class Peers:
             for task in calls:
                 task.cancel()
         async with self._news:
-            self._meeting = Meeting(
-                epoch=1 + max(one.epoch for one in everyone.values()),
-                incarnations={silo: one.incarnation for silo, one in everyone.items()},
-                brought={silo: {"topic": one.topic, **json.loads(one.brought)} for silo, one in everyone.items()},
-            )
+            self._meeting = Meeting.of(everyone)
             self._news.notify_all()
             return self._meeting.opening
 
@@ -331,17 +322,13 @@ class Peers:
     ) -> None:
         """Wait for other hubs."""
         async with self._news:
-            while not (done() or (rewindable and self._rewound) or self._left):
+            while self._goes_on(rewindable=rewindable, done=done):
                 heard = max((self._heard.get(silo, 0.0) for silo in missing()), default=0.0)
                 if (left := max(end, heard + self.deadline) - now()) <= 0:
                     raise self._lost(missing(), "it sent nothing")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self._news.wait()
-            if rewindable and self._rewound:
-                raise RewoundError
-            if not done():
-                raise self._deserted()
 
     async def _push(self, peer: Peer, message: Message, end: float, *, rewindable: bool = False) -> None:
         """Bring a message to a hub, however often it takes."""
@@ -386,34 +373,42 @@ class Peers:
                 return result
 
     async def _pause(self, seconds: float, *, rewindable: bool) -> None:
-        async with self._news:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._news.wait_for(lambda: (rewindable and self._rewound) or bool(self._left))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._news:
+                while self._goes_on(rewindable=rewindable):
+                    await self._news.wait()
+
+    def _goes_on(self, *, rewindable: bool, done: Callable[[], bool] = lambda: False) -> bool:
+        """Tell whether to wait on for other hubs.
+
+        Raises:
+            RewoundError: all hubs meet again.
+            AbsentError: one has left, so that nobody may come any more.
+        """
         if rewindable and self._rewound:
             raise RewoundError
+        if done():
+            return False
         if self._left:
-            raise self._deserted()
+            silo, why = min(self._left.items())
+            raise AbsentError(f"the hub of silo '{silo}' has ended: {why}")
+        return True
 
     async def _unless_left(self, call: Awaitable[T]) -> T:
         """Wait for what a hub answers, unless one leaves meanwhile: then nobody may answer any more."""
         answer, left = asyncio.ensure_future(call), asyncio.ensure_future(self._someone_leaves())
         try:
             await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise self._deserted()
-            return await answer
+            return await (answer if answer.done() else left)
         finally:
             answer.cancel()
             left.cancel()
 
-    async def _someone_leaves(self) -> None:
+    async def _someone_leaves(self) -> NoReturn:
         async with self._news:
-            await self._news.wait_for(lambda: bool(self._left))
-
-    def _deserted(self) -> AbsentError:
-        silo, why = min(self._left.items())
-        return AbsentError(f"the hub of silo '{silo}' has ended: {why}")
+            while self._goes_on(rewindable=False):
+                await self._news.wait()
+        raise RuntimeError("a wait without an end has ended")
 
     def _lost(self, silos: Sequence[str], why: str) -> DeploymentError:
         hubs = join_names(f"'{silo}' ({self.peers[silo].address})" for silo in silos)

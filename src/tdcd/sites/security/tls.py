@@ -124,7 +124,7 @@ class Trust:
                         # In TLS 1.3 a server refuses a certificate after the handshake; else it speaks first.
                         if line.recv(1):
                             return "it can be reached, and certificates are in order"
-                        there = "ca" if self.own.client else f"peers.{self.own.silo}"
+                        there = _setting_there(self.own)
                         return Refusal(f"it closes the line at once; is [tls] {there} there this silo's ca.pem?")
                 except TimeoutError:
                     return "it can be reached, but says nothing; does it run, and is it busy?"
@@ -186,8 +186,13 @@ def _alert(error: ssl.SSLError, shown: Path, own: Identity) -> str:
     why = next((text for word, text in _ALERTS.items() if word in reason), "")
     if not why:
         return f"TLS fails: {error.reason or error}; is it a hub that answers there, and not something else?"
-    there = "ca" if own.client else f"peers.{own.silo}"
-    return Refusal(f"it refuses this site's certificate ([tls] certificate = {shown}): {why.format(there=there)}")
+    why = why.format(there=_setting_there(own))
+    return Refusal(f"it refuses this site's certificate ([tls] certificate = {shown}): {why}")
+
+
+def _setting_there(own: Identity) -> str:
+    """Return the setting at a hub that names the CA of whoever dials it."""
+    return "ca" if own.client else f"peers.{own.silo}"
 
 
 def _verdict(message: str, setting: str) -> str:

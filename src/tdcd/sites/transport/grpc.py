@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tdcd.errors import DeploymentError, TdcdError
 from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
-from tdcd.sites.messages.frames import Frame, Header, RefusedError, TensorHeader
+from tdcd.sites.messages.frames import Frame, RefusedError
 from tdcd.sites.security.identity import Identity, host_name
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.transport.base import (
@@ -25,6 +25,7 @@ from tdcd.sites.transport.base import (
 )
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
 from tdcd.sites.transport.wire import tdcd_pb2_grpc
+from tdcd.sites.transport.wire.frames import from_wire, to_wire
 
 T = TypeVar("T")
 
@@ -52,35 +53,6 @@ LOOK_AGAIN = 10.0
 """Seconds between two looks at the certificate of a stream that stays open."""
 DRAIN = 5.0
 """Seconds for a refused caller to finish sending: it does not hear why before."""
-
-
-def to_wire(frame: Frame) -> wire.Frame:
-    """Return a frame as protobuf has it."""
-    if frame.header is None:
-        return wire.Frame(chunk=frame.chunk)
-    head = frame.header
-    tensors = [wire.TensorHeader(name=one.name, dtype=one.dtype, shape=one.shape) for one in head.tensors]
-    header = wire.Header(
-        job=head.job,
-        epoch=head.epoch,
-        round=head.round,
-        attempt=head.attempt,
-        step=head.step,
-        kind=head.kind,
-        facts=head.facts,
-        tensors=tensors,
-    )
-    return wire.Frame(header=header, chunk=frame.chunk)
-
-
-def from_wire(frame: wire.Frame) -> Frame:
-    """Return a frame that came from the network."""
-    if not frame.HasField("header"):
-        return Frame(None, frame.chunk)
-    head = frame.header
-    tensors = tuple(TensorHeader(one.name, one.dtype, tuple(one.shape)) for one in head.tensors)
-    header = Header(head.job, head.epoch, head.round, head.attempt, head.step, head.kind, head.facts, tensors)
-    return Frame(header, frame.chunk)
 
 
 @dataclass
@@ -393,9 +365,8 @@ class GrpcHub:
             if reply is None:  # gRPC could not parse it
                 raise RefusalError("it answers with bytes that are no message")
             return reply
-        except grpc.aio.AioRpcError as error:  # the call knows better: an error may be of its last write only
-            raise _error_of(await under_way.code(), await under_way.details()) from error
-        except asyncio.InvalidStateError as error:  # it was over before all was written
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            # The call knows better: an error may be of its last write only, or it was over before all was written.
             raise _error_of(await under_way.code(), await under_way.details()) from error
         except TimeoutError as error:
             raise UnreachableError("nothing gets through") from error
