@@ -29,6 +29,8 @@ from tdcd.sites.transport.wire.frames import from_wire, to_wire
 
 T = TypeVar("T")
 
+HANDSHAKE = 10_000
+"""Milliseconds to connect and show certificates: a crowd that joins at once has to queue."""
 OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 60_000),  # on a slow line, a ping waits behind what is under way
@@ -36,7 +38,7 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", HANDSHAKE),  # it bounds an attempt to connect; a wait for the next is shorter
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.http2.bdp_probe", 0),  # with it, gRPC would hold a large answer in memory that nobody has asked to read yet
     ("grpc.http2.lookahead_bytes", 1 << 20),
@@ -47,8 +49,6 @@ OPTIONS = (
 
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
 """What a hub says on purpose. All else may be over soon: it is not there yet, is restarting, or the line was cut."""
-HANDSHAKE = 10_000
-"""Milliseconds for whoever connects to show a certificate."""
 LOOK_AGAIN = 10.0
 """Seconds between two looks at the certificate of a stream that stays open."""
 DRAIN = 5.0
