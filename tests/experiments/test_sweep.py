@@ -410,8 +410,14 @@ def test_stopped_in_the_background_it_writes_checkpoints(tmp_path: Path) -> None
     file.write_text(tomli_w.dumps(TINY | changes))
     words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command(file, "-o", tmp_path / "sweep", "--quiet")]
     process = subprocess.Popen(words)
-    wait_for(lambda: len(list((tmp_path / "sweep").rglob("runs/*/history.jsonl"))) >= 2)
-    time.sleep(1)
+
+    def both_are_under_way() -> bool:
+        histories = [path.read_text() for path in (tmp_path / "sweep").rglob("runs/*/history.jsonl")]
+        rounds = [json.loads(line)["round"] for text in histories for line in text.splitlines(keepends=True)[-1:]
+                  if line.endswith("\n")]  # fmt: skip
+        return len(rounds) == 2 and min(rounds) > 6
+
+    wait_for(both_are_under_way)
     process.terminate()
     assert process.wait(timeout=60) == 130
     ended = [json.loads(file.read_text()) for file in (tmp_path / "sweep").rglob("runs/*/result.json")]
