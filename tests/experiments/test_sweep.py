@@ -411,13 +411,12 @@ def test_stopped_in_the_background_it_writes_checkpoints(tmp_path: Path) -> None
     words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command(file, "-o", tmp_path / "sweep", "--quiet")]
     process = subprocess.Popen(words)
 
-    def both_are_under_way() -> bool:
+    def rounds() -> list[int]:
+        """Return the last round of each training; some have begun by taking over a trial of up to six rounds."""
         histories = [path.read_text() for path in (tmp_path / "sweep").rglob("runs/*/history.jsonl")]
-        rounds = [json.loads(line)["round"] for text in histories for line in text.splitlines(keepends=True)[-1:]
-                  if line.endswith("\n")]  # fmt: skip
-        return len(rounds) == 2 and min(rounds) > 6
+        return [json.loads(text.rpartition("\n")[0].split("\n")[-1])["round"] for text in histories if "\n" in text]
 
-    wait_for(both_are_under_way)
+    wait_for(lambda: sum(number > 6 for number in rounds()) == 2)
     process.terminate()
     assert process.wait(timeout=60) == 130
     ended = [json.loads(file.read_text()) for file in (tmp_path / "sweep").rglob("runs/*/result.json")]
