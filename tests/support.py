@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tdcd.cli.main import main
+from tdcd.core.aggregators import Aggregator, Average, HubMomentum, HubStep, Median, TrimmedMean
 from tdcd.core.average import Averaging
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.oracle import oracle_round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.script import Diverged
-from tdcd.core.state import SiloState
+from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
 from tdcd.engines import LocalEngine, OracleEngine, Training
@@ -185,10 +187,10 @@ class Problem:
         return Training(self.tasks, lambda number: self.round(number).batch, lambda number: self.rate, private=private)
 
     def run(self, engine: Simulation, rounds: int) -> Blocks:
-        blocks = self.initial()
+        states: States = engine.training.initial()
         for number in range(1, rounds + 1):
-            blocks = one_round(engine, blocks, self.round(number))
-        return blocks
+            states = next_states(engine, states, self.round(number))
+        return {silo: states[silo].weights for silo in self.tasks}
 
     def engine(
         self,
@@ -205,11 +207,24 @@ class Problem:
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
 
 
+def oracle_blocks(
+    blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None
+) -> Blocks:
+    """Run one round of the oracle on silos that remember their weights only."""
+    states = oracle_round({silo: SiloState(blocks[silo]) for silo in tasks}, round_, tasks, private)
+    return {silo: state.weights for silo, state in states.items()}
+
+
 def one_round(engine: Simulation, blocks: Blocks, round_: Round) -> Blocks:
-    """Compute a round; a training that runs away is no case for a comparison."""
+    """Compute a round of silos that remember their weights only."""
     states = {silo: SiloState(blocks.get(silo, {})) for silo in engine.training.plan.silos}
+    return {silo: state.weights for silo, state in next_states(engine, states, round_).items() if silo in blocks}
+
+
+def next_states(engine: Simulation, states: States, round_: Round) -> States:
+    """Compute a round; a training that runs away is no case for a comparison."""
     try:
-        return {silo: state.weights for silo, state in engine.compute_round(states, round_).items() if silo in blocks}
+        return engine.compute_round(states, round_)
     except Diverged:
         assume(not currently_in_test_context())
         raise
@@ -225,6 +240,7 @@ def problem(
     outputs: int = 3,
     steps: LocalSteps | None = None,
     averaging: Averaging = "uniform",
+    aggregator: Aggregator | None = None,
     rate: float = 0.1,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
@@ -252,15 +268,23 @@ def problem(
             objective=objective,
             steps=steps or LocalSteps(3),
             averaging=averaging,
+            aggregator=aggregator or Average(),
             seed=seed,
             width=outputs,
         )
     return Problem(tasks, samples, batch, rate, seed, objective)
 
 
+RULES: tuple[Aggregator, ...] = (
+    Average(), HubStep(), HubStep(0.3), HubMomentum(0.5), HubMomentum(0.8, "1/N"), Median(), TrimmedMean(0.25)
+)  # fmt: skip
+"""Aggregators to draw from."""
+LINEAR = tuple(rule for rule in RULES if rule.linear)
+
+
 @st.composite
-def problems(draw: st.DrawFn, kinds: Sequence[str]) -> Problem:
-    """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging and option."""
+def problems(draw: st.DrawFn, kinds: Sequence[str], rules: Sequence[Aggregator] = RULES) -> Problem:
+    """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option."""
     silos = draw(st.integers(1, 5))
     samples = draw(st.integers(7, 40))
     loss, outputs = draw(
@@ -277,6 +301,8 @@ def problems(draw: st.DrawFn, kinds: Sequence[str]) -> Problem:
         weight_decay=0.0 if plain else draw(st.sampled_from([0.0, 0.01])),
         clip_norm=None if plain else draw(st.sampled_from([None, 0.3])),
     )
+    aggregator = draw(st.sampled_from(rules))
+    ways: tuple[Averaging, ...] = ("uniform", "samples") if aggregator.linear else ("uniform",)
     return problem(
         [draw(st.sampled_from(kinds)) for _ in range(silos)],
         [draw(st.integers(1, 7)) for _ in range(silos)],
@@ -285,7 +311,8 @@ def problems(draw: st.DrawFn, kinds: Sequence[str]) -> Problem:
         loss=loss,
         outputs=outputs,
         steps=steps,
-        averaging=draw(st.sampled_from(("uniform", "samples"))),
+        averaging=draw(st.sampled_from(ways)),
+        aggregator=aggregator,
         seed=draw(st.integers(0, 10_000)),
     )
 

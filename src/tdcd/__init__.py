@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd import models
+    from tdcd.core import aggregators
     from tdcd.core.topology import Samples
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
@@ -77,6 +78,8 @@ _HOMES = {
     "write_study": "tdcd.reports.comparison",
 }
 
+_MODULES = {"aggregators": "tdcd.core.aggregators", "models": "tdcd.models"}
+
 __all__ = [
     "Costs",
     "DataError",
@@ -101,6 +104,7 @@ __all__ = [
     "Sweep",
     "SweepObserver",
     "TdcdError",
+    "aggregators",
     "load_blocks",
     "load_data",
     "load_job",
@@ -121,8 +125,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "models":
-        return import_module("tdcd.models")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tdcd' has no attribute '{name}'")

@@ -1,7 +1,6 @@
 """What a silo carries from round to round: any named tensor reaches the next round, a checkpoint and the end."""
 
-import asyncio
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import pytest
 import torch
 
 import tdcd
-from sites.memory import Federation as Sites
-from sites.memory import run_virtually
-from sites.test_rounds import job, patient, set_up
+from seams.sites import at_sites, simulated, tensors, wanted
 from support import same
-from tdcd.core.network import Block, Network
-from tdcd.core.state import HubUpdate, SiloState
+from tdcd.core.aggregators import Aggregator, HubRound
+from tdcd.core.network import Block
+from tdcd.core.state import Memory
 from tdcd.training.settings import Settings
 
 RNG = np.random.default_rng(3)
@@ -29,18 +27,20 @@ SETTINGS = {"loss": "binary-cross-entropy", "rounds": 9, "local_steps": 2, "batc
             "evaluate_every": 3, "checkpoint_every": 2}  # fmt: skip
 
 
-def slow(state: SiloState, averaged: Block, number: int) -> SiloState:
-    """Follow a running mean of the clients' averages, kept in the state, and count rounds there."""
-    weights, memory = {}, {"rounds": state.memory.get("rounds", torch.zeros(1, dtype=torch.int64)) + 1}
-    for name, tensor in averaged.items():
-        before = state.memory.get(f"mean/{name}", state.weights[name])
-        weights[name] = memory[f"mean/{name}"] = 0.7 * before + 0.3 * tensor
-    assert int(memory["rounds"]) == number, "the state of another round"
-    return SiloState(weights, memory)
+@dataclass(frozen=True)
+class Slow:
+    """Follows a running mean of the clients' averages, and counts rounds."""
 
+    linear = True
 
-def slow_updates(_: Settings, networks: Mapping[str, Network]) -> dict[str, HubUpdate]:
-    return dict.fromkeys(networks, slow)
+    def init(self, weights: Block) -> Memory:
+        return {"rounds": torch.zeros(1, dtype=torch.int64)} | {f"mean/{name}": t for name, t in weights.items()}
+
+    def apply(self, received: Block, memory: Memory, weights: Block, round_: HubRound) -> tuple[Block, Memory]:
+        new = {name: 0.7 * memory[f"mean/{name}"] + 0.3 * tensor for name, tensor in received.items()}
+        count = memory["rounds"] + 1
+        assert int(count) == round_.number, "the memory of another round"
+        return new, {"rounds": count} | {f"mean/{name}": tensor for name, tensor in new.items()}
 
 
 class Stop(tdcd.Observer):
@@ -52,51 +52,33 @@ class Stop(tdcd.Observer):
             raise KeyboardInterrupt
 
 
-def train(**more: Any) -> tdcd.Result:
+def train(aggregator: Aggregator | None = None, **more: Any) -> tdcd.Result:
     federation = tdcd.Federation.from_silos(SILOS, Y)
-    return tdcd.train(federation, tdcd.models.MLP(hidden=[4]), Settings.model_validate(SETTINGS), **more)
+    settings = Settings.model_validate(SETTINGS | ({"aggregator": aggregator} if aggregator else {}))
+    return tdcd.train(federation, tdcd.models.MLP(hidden=[4]), settings, **more)
 
 
-def test_a_named_tensor_goes_from_round_to_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plain = train()
-    monkeypatch.setattr("tdcd.training.setup.hub_updates", slow_updates)
-    whole = train()
+def test_a_named_tensor_goes_from_round_to_round(tmp_path: Path) -> None:
+    plain, whole = train(), train(aggregator=Slow())
     assert not same(whole.blocks, plain.blocks)
-    oracle = train(engine="oracle")
+    loop = train(aggregator=Slow(), compute="loop")
     for silo, block in whole.blocks.items():
         for name, tensor in block.items():
-            assert torch.allclose(tensor, oracle.blocks[silo][name], atol=1e-6)
+            assert torch.allclose(tensor, loop.blocks[silo][name], atol=1e-6)
     for at in (1, 2, 3, 5, 8):
         path = tmp_path / str(at)
         with pytest.raises(KeyboardInterrupt):
-            train(directory=path, observer=Stop(at))
-        assert same(train(directory=path, resume=True).blocks, whole.blocks), f"stopped after round {at}"
+            train(directory=path, observer=Stop(at), aggregator=Slow())
+        assert same(train(directory=path, resume=True, aggregator=Slow()).blocks, whole.blocks), at
 
 
-def test_a_named_tensor_is_carried_at_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tdcd.training.setup.hub_updates", slow_updates)
-    monkeypatch.setattr("tdcd.sites.hub.setup.hub_updates", slow_updates)
-    wanted = patient(job(2, 2))
-    federation = Sites(wanted, tmp_path)
-
-    async def run() -> dict[str, SiloState]:
-        await federation.start()
-        states = {silo: hub.setup.first_state() for silo, hub in federation.hubs.items()}
-        for number in range(1, 4):
-            result = await asyncio.gather(*(hub.run_round(states[s], number) for s, hub in federation.hubs.items()))
-            states = {silo: state for silo, (state, _) in zip(federation.hubs, result, strict=True)}
-        await federation.stop()
-        return states
-
-    found = run_virtually(run())
-    setup = set_up(wanted)
-    rosters = {silo: task.roster for silo, task in setup.tasks.items()}
-    engine = tdcd.engines.OracleEngine(setup.training(wanted.training, rosters))
-    states: Mapping[str, SiloState] = engine.training.initial()
-    for number in range(1, 4):
-        states, _ = engine.round(states, number)
-    for silo, state in states.items():
-        assert set(found[silo].memory) == set(state.memory)
-        for name, tensor in {**state.weights, **state.memory}.items():
-            there = {**found[silo].weights, **found[silo].memory}[name]
-            assert torch.allclose(tensor, there, rtol=0, atol=1e-9), (silo, name)
+def test_a_named_tensor_is_carried_at_sites(tmp_path: Path) -> None:
+    plain = wanted()
+    job = plain.model_copy(update={"training": plain.training.model_copy(update={"aggregator": Slow()})})
+    there, here = at_sites(job, tmp_path), simulated(job)
+    for silo, state in here.items():
+        found = tensors(there[silo])
+        assert "memory/aggregator/rounds" in found
+        assert set(found) == set(tensors(state))
+        for name, tensor in tensors(state).items():
+            assert torch.equal(found[name], tensor), (silo, name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tdcd.compute import ComputeName
 from tdcd.core.network import Block
 from tdcd.core.state import SiloState
 from tdcd.errors import TdcdError
@@ -66,6 +67,7 @@ class Federation:
     hub_deadline: float = 60.0
     hubs: dict[str, Hub] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    compute: ComputeName = "auto"
     sessions: dict[Identity, Session] = field(default_factory=dict)
     remotes: dict[str, MemoryHub] = field(default_factory=dict)
     _tasks: dict[Identity, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -100,7 +102,9 @@ class Federation:
     def add_session(self, who: Identity) -> None:
         """Let a client know nothing any more."""
         data = self.job.silos[who.silo].files[who.client or ""].file if isinstance(self.job, TableJob) else None
-        self.sessions[who] = Session(self.job, who, ClientSite(data=data, workers=1), lambda line: None)
+        self.sessions[who] = Session(
+            self.job, who, ClientSite(data=data, workers=1, compute=self.compute), lambda line: None
+        )
 
     async def _client(self, who: Identity) -> None:
         with suppress(TdcdError):

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from sites.memory import Federation, run_virtually
 from sites.tables import write_tables
 from sites.test_rounds import ROUNDS, Watched, deployed, job, patient, same, set_up
-from support import examples
+from support import examples, oracle_blocks
 from tdcd.core.network import Blocks
-from tdcd.core.oracle import oracle_round
 from tdcd.core.state import SiloState
 from tdcd.core.task import Round
 from tdcd.data.holdout import Part
@@ -53,7 +52,7 @@ def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
     blocks = starting_blocks(setup.networks, None, setup.label_only)
     for number, batch in sorted(batches.items()):
         round_ = Round(number, batch, wanted.training.rate_of(number))
-        blocks = {**blocks, **oracle_round(blocks, round_, setup.tasks, setup.private)}
+        blocks = {**blocks, **oracle_blocks(blocks, round_, setup.tasks, setup.private)}
     return blocks
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sites.memory import Federation, run_virtually
-from support import examples
+from support import examples, oracle_blocks
 from tdcd.core.network import Blocks
-from tdcd.core.oracle import oracle_round
 from tdcd.core.rows import Rows
 from tdcd.core.script import Lost
 from tdcd.core.state import SiloState
@@ -73,7 +72,7 @@ def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
     setup = set_up(job)
     blocks = starting_blocks(setup.networks, None)
     for number, batch in sorted(batches.items()):
-        blocks = oracle_round(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
+        blocks = oracle_blocks(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
     return blocks
 
 

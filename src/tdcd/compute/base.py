@@ -1,6 +1,6 @@
 """What every compute path offers, and how it reports failures."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.threads import Threads
-from tdcd.core.average import Mean
+from tdcd.core.average import Gathered, Held, Mean
 from tdcd.core.local_steps import Steps, finish
-from tdcd.core.network import Block
+from tdcd.core.network import Block, copy_block
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError, TdcdError, join_names
@@ -23,8 +23,10 @@ class Compute(Protocol):
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:
         """Return the clients' embeddings (B, E). It is the forward pass of their first step, too."""
 
-    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Gathered:
         """Take every client's Q steps; return the sum of the clients that have rows, with its true weight.
+
+        Where the aggregator is not linear, return the weights of each of them.
 
         ``rows`` (B, E) are Φ_{-j}, held still; where labels are remote, logit gradients for all steps.
         """
@@ -37,17 +39,24 @@ class Piece:
     places: Tensor | slice
     """Where their rows stand in shard order: (n,), or (G, n) of stacked clients."""
     steps: Steps
+    clients: Sequence[int]
+    """Their places in the roster."""
     weights: Tensor | float
     """In the hub's average: of one client, or (G,) of stacked ones."""
     release: Callable[[], None] = lambda: None
     """Gives back what the steps borrowed, once their result was used."""
 
-    def add_to(self, mean: Mean, block: Block) -> None:
-        """Add the result of the steps to a mean."""
-        if isinstance(self.weights, float):
-            mean.add(block, self.weights)
+    def add_to(self, gathered: Gathered, block: Block) -> None:
+        """Add the result of the steps to what other clients return."""
+        if isinstance(gathered, Held):
+            if isinstance(self.weights, float):
+                gathered.add(self.clients[0], copy_block(block))  # what was borrowed is given back
+            else:
+                gathered.add_stack(self.clients, block)
+        elif isinstance(self.weights, float):
+            gathered.add(block, self.weights)
         else:
-            mean.add_stack(block, self.weights)
+            gathered.add_stack(block, self.weights)
         self.release()
 
 
@@ -70,24 +79,29 @@ def gradient_at(task: SiloTask, shards: Shards, rows: Tensor, places: Tensor | s
 
 def descend_pieces(
     task: SiloTask, block: Block, shards: Shards, rows: Tensor, pieces: Iterable[Piece], pool: Threads
-) -> Mean:
+) -> Gathered:
     """Run all steps of pieces through, one piece after the other or one a worker; add up in their order."""
 
     def one(piece: Piece) -> tuple[Piece, Block]:
         gradient = gradient_at(task, shards, rows, piece.places)
         return piece, finish(piece.steps, next(piece.steps), gradient)
 
-    mean = Mean(block)
+    gathered = gather(task, block)
     for piece, new in pool.stream(one, pieces):
-        piece.add_to(mean, new)
-    return mean
+        piece.add_to(gathered, new)
+    return gathered
+
+
+def gather(task: SiloTask, block: Block) -> Gathered:
+    """Return what takes the clients' weights, in the form that the aggregator needs."""
+    return Mean(block) if task.aggregator.linear else Held()
 
 
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
-        self._block, self._pieces, self._pool = block, list(pieces), pool
+    def __init__(self, task: SiloTask, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
+        self._task, self._block, self._pieces, self._pool = task, block, list(pieces), pool
         self._embeddings = pool.map(lambda piece: next(piece.steps), self._pieces)
 
     def step(self, gradients: Tensor) -> Tensor:
@@ -102,18 +116,18 @@ class Suspended:
             joined[piece.places] = embeddings  # a padded place repeats a row of its client, and so its embedding
         return joined
 
-    def finish(self, gradients: Tensor) -> Mean:
-        """Take the steps that are left with these gradients; return the sum of the clients."""
+    def finish(self, gradients: Tensor) -> Gathered:
+        """Take the steps that are left with these gradients; return what ``Compute.descend`` does."""
 
         def one(item: tuple[Piece, Tensor]) -> tuple[Piece, Block]:
             piece, embeddings = item
             given = gradients[piece.places]
             return piece, finish(piece.steps, embeddings, lambda _: given)
 
-        mean = Mean(self._block)
+        gathered = gather(self._task, self._block)
         for piece, new in self._pool.stream(one, zip(self._pieces, self._embeddings, strict=True)):
-            piece.add_to(mean, new)
-        return mean
+            piece.add_to(gathered, new)
+        return gathered
 
     def close(self) -> None:
         """Give up the steps that are left."""

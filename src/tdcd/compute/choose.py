@@ -18,6 +18,8 @@ from tdcd.compute.modules import SMALL, is_unaltered, rows_are_independent, weig
 from tdcd.compute.one_step import OneStep, one_step
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.threads import ALONE, Threads, heavy
+from tdcd.core.aggregators import Average
+from tdcd.core.average import mean_of
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, copy_block
 from tdcd.core.task import Round, SiloTask
@@ -102,6 +104,8 @@ def gains_by_workers(task: SiloTask, name: PathName, workers: int) -> bool:
 def why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
     """Return why a path cannot compute a silo, or nothing."""
     module = task.network.module
+    if name in ("one-step", "kernel") and not task.aggregator.linear:
+        return "its aggregator needs the weights of each client"
     if name == "one-step":
         if not one_step(task.steps):
             return "it needs Q = 1 and no clipping"
@@ -123,7 +127,7 @@ def _stacking_fails(task: SiloTask) -> str:
     """
     if not is_unaltered(task.network.module):
         return "hooks are for one client at a time"
-    task = replace(task, steps=LocalSteps(1))
+    task = replace(task, steps=LocalSteps(1), aggregator=Average())
     rows = min(4, len(task.labels))
     round_ = Round(0, torch.arange(rows), rate=1.0)
     stacked = Stacked(task)
@@ -151,4 +155,5 @@ def _stacking_fails(task: SiloTask) -> str:
 
 def _trial(path: Compute, block: Block, round_: Round, shards: Shards) -> Block:
     embedding = path.embed(block, round_, shards)
-    return {"embedding": embedding} | path.descend(block, round_, shards, torch.zeros_like(embedding)).result()
+    gathered = path.descend(block, round_, shards, torch.zeros_like(embedding))
+    return {"embedding": embedding} | mean_of(gathered)

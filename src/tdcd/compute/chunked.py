@@ -15,7 +15,7 @@ from torch import Tensor
 from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.threads import ALONE, Threads
-from tdcd.core.average import Mean
+from tdcd.core.average import Gathered
 from tdcd.core.local_steps import Steps
 from tdcd.core.network import Block
 from tdcd.core.task import Round, SiloTask
@@ -79,7 +79,7 @@ class Chunked(ABC):
 
         return torch.cat(self.pool.map(piece, torch.split(shards.samples, PIECE)))
 
-    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Gathered:
         """See Compute."""
         return descend_pieces(self.task, block, shards, rows, self.pieces(block, round_, shards), self.pool)
 
@@ -88,7 +88,7 @@ class Chunked(ABC):
         uniform = self.task.averaging == "uniform"
         for chunk in self.chunks(shards):
             weights = torch.ones(len(chunk.counts)) if uniform else chunk.counts
-            yield Piece(chunk.places, self._steps(block, shards, chunk, round_.rate), weights)
+            yield Piece(chunk.places, self._steps(block, shards, chunk, round_.rate), chunk.clients, weights)
 
     def _steps(self, block: Block, shards: Shards, chunk: Chunk, rate: float) -> Steps:
         task = self.task

@@ -14,7 +14,7 @@ from tdcd.compute.base import Piece, blame, check_embedding, descend_pieces, wei
 from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.threads import ALONE, Threads
-from tdcd.core.average import Mean
+from tdcd.core.average import Gathered
 from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
@@ -80,7 +80,7 @@ class Loop:
         with self._stream():
             return torch.cat(self._pool.map(one, shards))
 
-    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Gathered:
         """See Compute."""
         pieces = self.pieces(block, round_, shards)
         with self._stream():
@@ -93,7 +93,7 @@ class Loop:
             borrowed: list[Replica] = []
             steps = self._steps(block, round_, client, shards.samples[part], first.pop(client, None), borrowed)
             release = partial(self._give_back, borrowed)
-            yield Piece(part, steps, weight_of(self._task, part.stop - part.start), release)
+            yield Piece(part, steps, [client], weight_of(self._task, part.stop - part.start), release)
 
     def _steps(
         self,

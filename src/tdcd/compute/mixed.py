@@ -8,7 +8,7 @@ from tdcd.compute.base import Piece, Suspendable
 from tdcd.compute.loop import Loop
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.threads import ALONE, Threads
-from tdcd.core.average import Mean
+from tdcd.core.average import Gathered
 from tdcd.core.network import Block
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
@@ -30,7 +30,7 @@ class Mixed:
         self._now = self._stacked if crowded else self._loop
         return self._now.embed(block, round_, shards)
 
-    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Mean:
+    def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Gathered:
         """See Compute."""
         return self._now.descend(block, round_, shards, rows)
 

@@ -8,7 +8,7 @@ from tdcd.compute.choose import PathName, make
 from tdcd.compute.kernel import Kernel
 from tdcd.compute.threads import ALONE, Threads
 from tdcd.compute.whole import embed_whole
-from tdcd.core.average import Mean
+from tdcd.core.average import Gathered
 from tdcd.core.network import Block
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards, deal
@@ -47,20 +47,20 @@ class Worker:
         grouped = self._begin_steps().step(gradients.index_select(0, shards.order))
         return torch.empty_like(grouped).index_copy_(0, shards.order, grouped)
 
-    def descend(self, rows: Tensor) -> Mean:
-        """Take the steps that are left; return the sum of the clients that have rows, with its weight.
+    def descend(self, rows: Tensor) -> Gathered:
+        """Take the steps that are left; return what ``Compute.descend`` does.
 
         ``rows`` (B, E) are Φ_{-j} or, where labels are remote, logit gradients.
         """
         block, round_, shards = self._opened()
         grouped = rows.index_select(0, shards.order)
         if self._suspendable:
-            mean = self._begin_steps().finish(grouped)
+            gathered = self._begin_steps().finish(grouped)
             self._suspended = None
         else:
-            mean = self.compute.descend(block, round_, shards, grouped)
+            gathered = self.compute.descend(block, round_, shards, grouped)
         self._open = None
-        return mean
+        return gathered
 
     def _opened(self) -> tuple[Block, Round, Shards]:
         if self._open is None:
@@ -73,7 +73,7 @@ class Worker:
             path = self.compute
             if not isinstance(path, Suspendable):
                 raise RuntimeError(f"{type(path).__name__} cannot wait between two steps")
-            self._suspended = Suspended(block, path.pieces(block, round_, shards), self._pool)
+            self._suspended = Suspended(self.task, block, path.pieces(block, round_, shards), self._pool)
         return self._suspended
 
     def abandon(self) -> None:

@@ -1,5 +1,6 @@
-"""The hub's average of its clients' weights (line 32 of Algorithm 1), as a running sum."""
+"""What clients return in a round, gathered: as a running mean (line 32 of Algorithm 1), or the weights of each."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -83,6 +84,39 @@ class Mean:
                 self._dtypes[name]
             )
         return result
+
+
+class Held:
+    """The weights of each client that took part."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, Block] = {}
+
+    def add(self, client: int, block: Block) -> None:
+        """Add a client's block, which nobody else changes."""
+        self._blocks[client] = block
+
+    def add_stack(self, clients: Sequence[int], stack: Block) -> None:
+        """Add a stack of blocks (G, …)."""
+        for place, client in enumerate(clients):
+            self.add(client, {name: tensor[place] for name, tensor in stack.items()})
+
+    def stacked(self) -> Block:
+        """Return all blocks as one, with a leading dimension of clients in the order of the roster; forget them."""
+        blocks = [self._blocks[client] for client in sorted(self._blocks)]
+        self._blocks = {}
+        return {name: torch.stack([block.pop(name) for block in blocks]) for name in list(blocks[0])}
+
+
+Gathered = Mean | Held
+"""What the clients of a silo return in a round."""
+
+
+def mean_of(gathered: Gathered) -> Block:
+    """Return the mean of what was gathered, where the clients' mean was asked for."""
+    if isinstance(gathered, Held):
+        raise TypeError("the weights of each client were gathered, not their mean")
+    return gathered.result()
 
 
 def _round_half_even(whole: Tensor, more: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ nothing with the fast paths but the meaning of a task. Slow on purpose; kept for
 """
 
 import copy
+import math
+import statistics
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -12,19 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tdcd.core.aggregators import Average, HubMomentum, HubStep, Median, TrimmedMean
 from tdcd.core.gradients import PrivateLabels
-from tdcd.core.network import Block, Blocks, named_tensors
+from tdcd.core.network import Block, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from tdcd.core.seeds import client_seed
+from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.errors import ModelError
 
 
 def oracle_round(
-    blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None
-) -> Blocks:
+    states: States,
+    round_: Round,
+    tasks: Mapping[str, SiloTask],
+    private: PrivateLabels | None = None,
+    last_rate: float = 0.0,
+) -> dict[str, SiloState]:
     """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only."""
     zeta = set(round_.batch.tolist())
+    blocks = {silo: states[silo].weights for silo in tasks}
 
     # Lines 8-15: each client computes the embeddings of its samples and sends them to its hub.
     phi: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
@@ -50,9 +59,9 @@ def oracle_round(
                     phi_minus[silo][p] = phi_minus[silo][p] + phi[other][p]
 
     # Lines 21-34: Q local steps at each client, then the hub's average.
-    result: dict[str, Block] = {}
+    result: dict[str, SiloState] = {}
     for silo, task in tasks.items():
-        models, weights = [], []
+        models, weights, active = [], [], []
         for k in range(len(task.roster.clients)):
             samples = held_samples(task, k, zeta)
             model = client_model(task, k, blocks[silo], round_)
@@ -68,15 +77,60 @@ def oracle_round(
                     local_steps(model, x, task, round_.rate, backward)
             models.append({name: tensor.detach() for name, tensor in named_tensors(model)})
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
-        result[silo] = {}
+            active += [models[-1]] if samples else []
+        mean: Block = {}
         for name, start in blocks[silo].items():
             if not start.is_floating_point():
-                result[silo][name] = whole_mean([model[name] for model in models], weights)
+                mean[name] = whole_mean([model[name] for model in models], weights)
                 continue
-            mean = sum(w * m[name].double() for w, m in zip(weights, models, strict=True) if w) / sum(weights)
-            assert isinstance(mean, Tensor)  # noqa: S101
-            result[silo][name] = mean.to(start.dtype)
+            total = sum(w * m[name].double() for w, m in zip(weights, models, strict=True) if w) / sum(weights)
+            assert isinstance(total, Tensor)  # noqa: S101
+            mean[name] = total.to(start.dtype)
+        result[silo] = aggregate(task, states[silo], mean, active, len(tasks), round_.rate, last_rate)
     return result
+
+
+def aggregate(
+    task: SiloTask, state: SiloState, mean: Block, active: list[Block], silos: int, rate: float, last_rate: float
+) -> SiloState:
+    """Make a silo's new weights of its clients', number by number.
+
+    Raises:
+        ModelError: it is an aggregator that the oracle does not know.
+    """
+    rule, old, memory = task.aggregator, state.weights, dict(state.memory)
+    if type(rule) is Average:
+        return SiloState(mean, memory)
+    if type(rule) is Median:
+        return SiloState({name: per_number([m[name] for m in active], statistics.median) for name in old}, memory)
+    if type(rule) is TrimmedMean:
+        cut = math.floor(Fraction(str(rule.fraction)) * len(active))
+        inner = slice(cut, len(active) - cut)
+        return SiloState(
+            {name: per_number([m[name] for m in active], lambda x: statistics.fmean(sorted(x)[inner])) for name in old},
+            memory,
+        )
+    if not isinstance(rule, HubStep | HubMomentum) or type(rule) not in (HubStep, HubMomentum):
+        raise ModelError(f"the oracle does not know the aggregator {type(rule).__name__}; use another engine")
+    beta = 1 / silos if rule.size == "1/N" else rule.size
+    new = dict(mean)
+    for name in task.network.trainable:
+        change = mean[name] - old[name]
+        if type(rule) is HubMomentum:
+            before = memory.get(f"aggregator/{name}")
+            if before is not None and last_rate:
+                change = change + before * (rule.momentum * rate / last_rate)
+            memory[f"aggregator/{name}"] = change
+        new[name] = old[name] + beta * change
+    return SiloState(new, memory)
+
+
+def per_number(tensors: list[Tensor], middle: Callable[[list[float]], float]) -> Tensor:
+    """Make one tensor of several, each number of the numbers in its place."""
+    columns = zip(*(tensor.flatten().tolist() for tensor in tensors), strict=True)
+    values = [middle(list(column)) for column in columns]
+    whole = not tensors[0].is_floating_point()
+    return torch.tensor([round(v) if whole else v for v in values], dtype=tensors[0].dtype).reshape(tensors[0].shape)
 
 
 def whole_mean(tensors: list[Tensor], weights: list[float]) -> Tensor:

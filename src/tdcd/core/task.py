@@ -1,10 +1,11 @@
 """What is computed: one silo's part of the training, what is known of a round, and the scores of the whole model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from tdcd.core.aggregators import Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
@@ -30,6 +31,8 @@ class SiloTask:
     seed: int
     width: int
     """E, the width of the embeddings."""
+    aggregator: Aggregator = field(default_factory=Average)
+    """What the hub makes of its clients' weights."""
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
 

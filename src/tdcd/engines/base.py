@@ -7,12 +7,13 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from tdcd.core.aggregators import HubRound
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
 from tdcd.core.rows import Rows
 from tdcd.core.script import Plan, plan_rounds
-from tdcd.core.state import HubUpdate, SiloState, States, take_average
+from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.holdout import Part
@@ -94,8 +95,6 @@ class Training:
     """Of every silo, also one that has labels only; default: those of the tasks."""
     private: PrivateLabels | None = None
     """The labels, if one silo holds them and others need logit gradients."""
-    updates: Mapping[str, HubUpdate] = field(default_factory=dict)
-    """What each silo's hub makes of its clients' average; default: takes it as it is."""
     parts: Mapping[Part, Samples] = field(default_factory=dict)
     """What to evaluate on."""
     measure: Measure | None = None
@@ -135,9 +134,9 @@ class Training:
         """Return what is known of a round."""
         return Round(number, self.batch(number), self.rate(number))
 
-    def update(self, silo: str, state: SiloState, averaged: Block, number: int) -> SiloState:
-        """Return a silo's state after a round, given its clients' average."""
-        return self.updates.get(silo, take_average)(state, averaged, number)
+    def hub_round(self, silo: str, number: int) -> HubRound:
+        """Return what a silo's hub knows of a round."""
+        return HubRound.of(number, self.rate, len(self.tasks), self.tasks[silo].network.trainable)
 
     def initial(self) -> dict[str, SiloState]:
         """Return the networks' own weights as the silos' first states."""

@@ -13,6 +13,7 @@ from tdcd.compute.choose import PathName
 from tdcd.compute.fallback import fallback, join_fallbacks
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
+from tdcd.core.aggregators import aggregate
 from tdcd.core.average import Mean
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block
@@ -55,9 +56,11 @@ class LocalClients:
         elif isinstance(rows, int):
             rows = torch.zeros_like(self._own)
         worker, state = self._trained, self._state
-        mean = worker.descend(rows)
-        add_idle(mean, worker, state.weights)
-        return self._training.update(self._silo, state, mean.result(), self._round.number)
+        gathered = worker.descend(rows)
+        if isinstance(gathered, Mean):
+            add_idle(gathered, worker, state.weights)
+        round_ = self._training.hub_round(self._silo, self._round.number)
+        return aggregate(worker.task.aggregator, state, gathered, round_)
 
     async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
         if isinstance(others, int):

@@ -31,16 +31,15 @@ class OracleEngine(Simulation):
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
         """See Simulation."""
         training, number = self.training, round_.number
-        weights = {silo: states[silo].weights for silo in training.tasks}
+        last_rate = training.rate(number - 1) if number > 1 else 0.0
         try:
             with borrow_stream(self._device):
-                averaged = oracle_round(weights, round_, training.tasks, training.private)
+                new = oracle_round(states, round_, training.tasks, training.private, last_rate)
         except TdcdError:
             raise
         except Exception as error:
             raise ModelError(f"a network failed in round {number}: {type(error).__name__}: {error}") from error
-        new = {silo: training.update(silo, states[silo], block, number) for silo, block in averaged.items()}
-        if diverged := [silo for silo, state in new.items() if left_finite(state.weights, weights[silo])]:
+        if diverged := [silo for silo, state in new.items() if left_finite(state.weights, states[silo].weights)]:
             raise Diverged(diverged)
         return {**states, **new}
 

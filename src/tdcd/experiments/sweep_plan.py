@@ -93,8 +93,7 @@ def combinations(
     for kind in sweep.baselines:
         for (case, settings, values), own in zip(points, federated, strict=True):
             kept = {key: value for key, value in values.items() if matters(key, kind)}
-            carried = own.job.training.momentum > 0
-            plain = {} if kind == "one-tier" else {STEPS: 1, "training.carry_momentum": carried}
+            plain = {} if kind == "one-tier" else _single_steps(own.job.training.momentum)
             job, axes = _job(sweep, where, {**settings, **kept, **overrides, **plain}), _axes(sweep, case, kept)
             if kind == "alone":
                 parts += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
@@ -104,6 +103,12 @@ def combinations(
     for combination in distinct:
         trials(sweep, combination, where)  # their length must fit, too
     return distinct
+
+
+def _single_steps(momentum: float) -> dict[str, Any]:
+    """Return the settings of single steps, whose momentum the hub carries. See ``plain_steps``."""
+    aggregator = {"kind": "momentum", "momentum": momentum} if momentum else {"kind": "average"}
+    return {STEPS: 1, "training.momentum": 0.0, "training.aggregator": aggregator}
 
 
 def _central(sweep: Sweep, kind: Baseline, axes: Mapping[str, Any], job: Job) -> Combination | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdcd.compute import cores
+from tdcd.core.aggregators import Average, HubMomentum
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
@@ -164,7 +165,8 @@ def plain_steps(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "local_steps": 1,
-            "carry_momentum": settings.momentum > 0,
+            "momentum": 0.0,
+            "aggregator": HubMomentum(settings.momentum) if settings.momentum else Average(),
             "rounds": settings.rounds * steps,
             "rate": rate,
             "schedule": schedule,

@@ -19,7 +19,7 @@ from tdcd.data.rows import Equal, Rows
 from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
-from tdcd.models import Model, ModelSpec
+from tdcd.models import Imported, Model, ModelSpec
 from tdcd.strict import Strict, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings
@@ -229,6 +229,12 @@ class Job(Strict):
         """Return a silo's network: its own, or that of the job."""
         own = self.silos.get(silo)
         return (own.model if own else None) or self.model
+
+    def imports(self, silo: str) -> dict[str, str]:
+        """Return the import paths of code that runs for a silo, each under what it is."""
+        model = self.model_of(silo)
+        named = {f"model of silo '{silo}'": model.kind} if isinstance(model, Imported) else {}
+        return named | self.training.imports
 
     def label_owners(self) -> list[str]:
         """Return the silos that the job says have labels, ordered by name: sites may list them otherwise."""

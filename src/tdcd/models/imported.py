@@ -1,6 +1,5 @@
 """A user's own network, named by import path."""
 
-import importlib
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -8,6 +7,7 @@ from torch import nn
 
 from tdcd.errors import ModelError
 from tdcd.models.base import ModelSpec, Shape
+from tdcd.registry import IMPORT_PATH, import_object
 
 
 class Imported(ModelSpec):
@@ -17,7 +17,7 @@ class Imported(ModelSpec):
     ``nn.Module`` that takes rows (n, *shape) and returns embeddings (n, outputs).
     """
 
-    kind: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    kind: Annotated[str, Field(pattern=IMPORT_PATH)]
     options: dict[str, Any] = {}
 
     @property
@@ -27,24 +27,7 @@ class Imported(ModelSpec):
 
     def module(self, shape: Shape, outputs: int) -> nn.Module:
         """See ModelSpec."""
-        place, name = self.kind.split(":")
-        try:
-            home = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            raise ModelError(
-                f"model '{self.kind}': there is no module '{error.name}'; install it, or put its file beside the "
-                "job file; for tdcd predict, name its folder with --import-from, at a site with import_from in its file"
-            ) from error
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"model '{self.kind}': importing '{place}' failed: {type(error).__name__}: {error}"
-            ) from error
-        factory = getattr(home, name, None)
-        if factory is None:
-            raise ModelError(
-                f"model '{self.kind}': the module '{place}' has no '{name}'; "
-                f"it was found in {getattr(home, '__file__', 'Python itself')}"
-            )
+        factory = import_object(self.kind, "model")
         try:
             module = factory(shape, outputs, **self.options)
         except (Exception, SystemExit) as error:

@@ -17,7 +17,6 @@ import tomli_w
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import ClientFile, Job, SetJob, TableJob
-from tdcd.models.imported import Imported
 from tdcd.sites.participants import check_labels, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
@@ -106,8 +105,9 @@ class LocalFederation:
                     table["data"] = data[identity]
                 if identity.client is not None and (written := _format(job, identity)):
                     table["table"] = written
-                if isinstance(model := job.model_of(silo), Imported):
-                    table |= {"imports": [model.place], "import_from": _folder_of(model.place)}
+                if places := sorted({path.split(":")[0] for path in job.imports(silo).values()}):
+                    folders = {folder for place in places for folder in _folder_of(place)}
+                    table |= {"imports": places, "import_from": sorted(folders)}
                 if not insecure:
                     table["tls"] = {
                         "ca": "certs/ca.pem",

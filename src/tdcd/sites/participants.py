@@ -7,7 +7,6 @@ from tdcd.data.label_encoding import must_name
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
-from tdcd.models.imported import Imported
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, Site, check_loopback
@@ -53,21 +52,21 @@ def check_labels(job: Job) -> None:
 
 
 def allow_imports(job: Job, silo: str, site: Site) -> None:
-    """Check that a site has allowed the code that the job names as its model, and let it be found.
+    """Check that a site has allowed the code that the job names by import paths, and let it be found.
 
     Raises:
         DeploymentError: it has not. The job may come from another organisation, which must not run code here.
     """
-    model = job.model_of(silo)
-    if not isinstance(model, Imported):
-        return
-    if model.place not in site.imports:
-        raise DeploymentError(
-            f"the job's model of silo '{silo}' is '{model.kind}', which is code that this site has not allowed. If you "
-            f'trust it, name its module in the site file: imports = ["{model.place}"], and where it is: '
-            'import_from = ["FOLDER"]'
-        )
-    sys.path.extend(folder for folder in site.import_from if folder not in sys.path)
+    named = job.imports(silo)
+    for what, path in named.items():
+        place = path.split(":")[0]
+        if place not in site.imports:
+            raise DeploymentError(
+                f"the job's {what} is '{path}', which is code that this site has not allowed. If you trust it, name "
+                f'its module in the site file: imports = ["{place}"], and where it is: import_from = ["FOLDER"]'
+            )
+    if named:
+        sys.path.extend(folder for folder in site.import_from if folder not in sys.path)
 
 
 def check_silo(silo: str, names: Iterable[str]) -> None:

@@ -4,14 +4,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from torch import Tensor
 
+from tdcd.core.aggregators import AGGREGATORS, Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
 from tdcd.core.sampling import draw_batch
 from tdcd.errors import JobError
+from tdcd.registry import Imported, Registry
 from tdcd.strict import Strict
 from tdcd.training.schedules import Constant, Schedule
 
@@ -32,8 +34,13 @@ Count = Annotated[int, Field(gt=0), BeforeValidator(_plain)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+AGGREGATOR = Registry[Aggregator]("aggregator", Aggregator, AGGREGATORS)
+
+
 class Settings(Strict):
     """How to train. The defaults are the paper's algorithm without extras."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     loss: Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
     """What to minimise over the summed embeddings."""
@@ -49,12 +56,14 @@ class Settings(Strict):
     """How the rate changes over the rounds."""
     averaging: Averaging = "uniform"
     """"uniform": every client counts the same, as in the paper. "samples": by its rows in the batch."""
+    aggregator: Annotated[
+        Aggregator | Imported, BeforeValidator(AGGREGATOR.read), PlainSerializer(AGGREGATOR.write)
+    ] = Average()
+    """What a hub makes of its clients' weights. "average" is the paper's rule."""
     positive_weight: Positive = 1.0
     """Weight of a positive row; for the binary loss only."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of the local steps. It starts afresh in each round, so that it needs two local steps or more."""
-    carry_momentum: bool = False
-    """Carry momentum from round to round, at the hub; for one local step a round, as in central training."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Positive | None = None
     """Largest norm of a client's gradient."""
@@ -72,12 +81,14 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        if self.carry_momentum and (self.local_steps > 1 or not self.momentum):
-            raise ValueError("carry_momentum goes with momentum and local_steps = 1")
-        if self.momentum and self.local_steps == 1 and not self.carry_momentum:
+        if self.momentum and self.local_steps == 1:
             raise ValueError(
-                "momentum starts afresh in each round, so that with local_steps = 1 it does nothing; carry it from "
-                "round to round with carry_momentum = true, or leave it out"
+                "momentum starts afresh in each round, so that with local_steps = 1 it does nothing; let the hub carry "
+                f'it from round to round with aggregator = {{ kind = "momentum", momentum = {self.momentum:g} }}'
+            )
+        if self.averaging == "samples" and not (isinstance(self.aggregator, Imported) or self.aggregator.linear):
+            raise ValueError(
+                'averaging = "samples" goes with aggregators of the clients\' mean; to others all clients count alike'
             )
         if self.positive_weight != 1 and self.loss != "binary-cross-entropy":
             raise ValueError(f"positive_weight goes with the loss binary-cross-entropy, not {self.loss}")
@@ -97,8 +108,17 @@ class Settings(Strict):
     @property
     def steps(self) -> LocalSteps:
         """What a client does in a round."""
-        momentum = 0.0 if self.carry_momentum else self.momentum
-        return LocalSteps(self.local_steps, momentum, self.weight_decay, self.clip_norm)
+        return LocalSteps(self.local_steps, self.momentum, self.weight_decay, self.clip_norm)
+
+    @property
+    def imports(self) -> dict[str, str]:
+        """The import paths of parts that a user has written, each under what it is."""
+        parts = {"aggregator": self.aggregator}
+        return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
+
+    def make_aggregator(self) -> Aggregator:
+        """Return what a hub makes of its clients' weights; one that is named by an import path is imported."""
+        return AGGREGATOR.make(self.aggregator)
 
     @property
     def dtype(self) -> torch.dtype:

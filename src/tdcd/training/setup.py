@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tdcd.core.aggregators import check_room
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.objective import CrossEntropy
@@ -18,11 +19,11 @@ from tdcd.data.arrays import ArrayLike, describe_value, to_tensor
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
 from tdcd.engines import Training
+from tdcd.engines.base import block_bytes
 from tdcd.errors import DataError, JobError, ModelError, join_names, nearest
 from tdcd.models import ModelSpec, build
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import measure
-from tdcd.training.momentum import hub_updates
 from tdcd.training.settings import Settings
 
 Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
@@ -58,7 +59,6 @@ class Setup:
             rate=settings.rate_of,
             rosters=rosters,
             private=self.private,
-            updates=hub_updates(settings, self.networks),
             parts={part: samples for part, samples in parts.items() if samples is not None},
             measure=partial(measure, settings.objective),
         )
@@ -103,6 +103,9 @@ def prepare(
         _prepare_labels(part, width, settings).to(device) if part else None for part in (validation, test)
     )
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
+    aggregator = settings.make_aggregator()
+    for silo, network in networks.items():
+        check_room(aggregator, len(federation.rosters[silo].clients), block_bytes(network.initial()), silo)
     tasks = {
         silo: SiloTask(
             silo=silo,
@@ -113,6 +116,7 @@ def prepare(
             objective=objective,
             steps=settings.steps,
             averaging=settings.averaging,
+            aggregator=aggregator,
             seed=settings.seed,
             width=width,
         )

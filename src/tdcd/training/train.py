@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
+from tdcd.core.aggregators import Aggregator
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
 from tdcd.core.topology import Roster, Samples
@@ -37,6 +38,7 @@ def train(
     models: Models,
     settings: Settings,
     *,
+    aggregator: Aggregator | None = None,
     labels: Labels | None = None,
     validation: Samples | None = None,
     test: Samples | None = None,
@@ -58,6 +60,7 @@ def train(
         federation: The training data.
         models: A model specification for all silos, or a specification or ``nn.Module`` for each by name.
         settings: Loss, rounds, local steps, batch size, rate …
+        aggregator: What a hub makes of its clients' weights, in place of that of the settings.
         labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
         validation: Held-out samples to choose settings by.
         test: Held-out samples to judge the outcome by.
@@ -78,6 +81,8 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
+    if aggregator is not None:
+        settings = Settings.model_validate({**dict(settings), "aggregator": aggregator})
     labels = labels or Labels()
     setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
     first = starting_blocks(setup.networks, initial, setup.label_only)

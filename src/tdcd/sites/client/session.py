@@ -23,6 +23,7 @@ from tdcd.compute.fallback import fallback
 from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.compute.worker import Worker
+from tdcd.core.average import mean_of
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import Round, SiloTask
@@ -336,8 +337,8 @@ class Session:
         worker, now = self._trained(), known(self._round, "the start of the round")
         rows = known(now.others if request.rows is None else request.rows, "the sums of the other silos' embeddings")
         with one_torch_thread():
-            mean = worker.descend(self._rows_of_width(rows).to(self._device))
-        return types.Weights(tuple(mean.result().values()))
+            gathered = worker.descend(self._rows_of_width(rows).to(self._device))
+        return types.Weights(tuple(mean_of(gathered).values()))
 
     def _trained(self) -> Worker:
         if self._ready is None or self._ready.worker is None:

@@ -182,7 +182,7 @@ class Clients:
         Args:
             requests: What to ask each.
             stamp: The round and attempt that they belong to.
-            take: Takes the tensors of every reply, in the order of names; those of large replies as soon as they
+            take: Takes the tensors of every reply, in the order of the requests; those of large replies as soon as they
                 come, one reply at a time: then also those of a client that is left out after all. They are not kept.
 
         Raises:
@@ -224,8 +224,8 @@ class Clients:
         for name, why in lost.items():
             if name in tasks:
                 self.log(f"client '{name}' is left out: {why}")
-        for name in sorted(replies):
-            if take and requests[name].most <= LARGE:
+        for name, one in requests.items():
+            if take and name in replies and one.most <= LARGE:
                 for part, tensor in pack(replies[name]).tensors.items():
                     take(name, part, tensor)
         if requests:

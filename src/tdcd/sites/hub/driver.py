@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.average import Mean
+from tdcd.core.aggregators import HubRound, aggregate
+from tdcd.core.average import Held, Mean
+from tdcd.core.network import Block
 from tdcd.core.script import Lost, LostClients, Plan, Topic
 from tdcd.core.script import Message as HubMessage
 from tdcd.core.state import SiloState
@@ -44,6 +46,7 @@ class SiteClients:
         self,
         clients: Clients,
         prepared: Prepared,
+        round_: HubRound,
         batch: Tensor,
         lost: Lost,
         stamp: Stamp,
@@ -55,6 +58,7 @@ class SiteClients:
         Args:
             clients: The links to them.
             prepared: The silo's plan and model.
+            round_: What the aggregator may know of the round.
             batch: What is left of the mini-batch without lost samples.
             lost: These.
             stamp: The round and the attempt.
@@ -62,7 +66,7 @@ class SiteClients:
             away: Returns the samples of the next mini-batch whose clients are away at the end of this round.
         """
         self._clients, self._plan, self._model = clients, prepared.plan, prepared.model
-        self._settings, self._update = prepared.settings, prepared.update
+        self._settings, self._aggregator, self._round = prepared.settings, prepared.aggregator, round_
         self._stamp, self._version, self._away = stamp, version, away
         self._batch, self._lost = batch, samples_array(lost)
         self._largest_update = prepared.largest_update
@@ -145,7 +149,9 @@ class SiteClients:
     async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
         block, uniform = self._state.weights, self._settings.averaging == "uniform"
         rows = self._zeros() if isinstance(rows, int) else rows
-        mean, names = Mean(block), list(block)
+        names, aggregator = list(block), self._aggregator
+        mean = Mean(block if aggregator.linear else {})
+        held: dict[str, Block] = {client: {} for client in self._rows}
         moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
         checked: set[str] = set()
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
@@ -156,7 +162,10 @@ class SiteClients:
                 raise RefusedError(f"more than {len(names)} tensors of weights")
             if client not in checked:
                 check_one(client, names[place], tensor)
-            mean.add_tensor(names[place], tensor, counts[client])
+            if aggregator.linear:
+                mean.add_tensor(names[place], tensor, counts[client])
+            else:
+                held[client][names[place]] = tensor
 
         def check_one(client: str, name: str, tensor: Tensor) -> None:
             like = block[name]
@@ -185,11 +194,17 @@ class SiteClients:
         }
         _, missing = await self._clients.ask(requests, self._stamp, add)
         self._raise_if_lost(missing)
+        if not aggregator.linear:
+            each = Held()
+            for place, client in enumerate(self._plan.roster.clients):
+                if client in held:
+                    each.add(place, held[client])
+            return aggregate(aggregator, self._state, each, self._round)
         mean.count(sum(counts.values()))
         idle = len(self._plan.roster.clients) - len(counts)
         if uniform and idle:
             mean.add(block, float(idle))
-        return self._update(self._state, mean.result(), self._stamp.round)
+        return aggregate(aggregator, self._state, mean, self._round)
 
     def away(self) -> Lost:  # noqa: D102
         return self._away()

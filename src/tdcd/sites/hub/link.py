@@ -46,12 +46,12 @@ class ReceiveSlot:
     """Room for one large reply at a time: whoever wants to send another is not read from until there is some.
 
     Its tensors are taken one by one as they come: so a hub never holds a client's weights, let alone all clients'. They
-    are taken in the order of names, whoever is first to reply: a sum depends on the order, in its last bits.
+    are taken in the order of the requests, whoever is first to reply: a sum depends on the order, in its last bits.
     """
 
     def __init__(self, take: Take, names: Iterable[str], patience: float, end_of: Callable[[str], float]) -> None:
         self._take = take
-        self._expected = sorted(names)
+        self._expected = list(names)
         """Who has yet to reply."""
         self._patience = patience
         """Seconds without a frame after which another may enter."""

@@ -75,7 +75,10 @@ class Rounds:
             return None
         context, prepared, stamp = self.context, self.prepared, Stamp("", 0, number, attempt)
         like = torch.empty(len(batch), prepared.model.width, dtype=prepared.settings.dtype)
-        clients = SiteClients(context.clients, prepared, batch, lost, stamp, version, lambda: self._away_in(number + 1))
+        round_ = prepared.hub_round(number, len(self.plan.features))
+        clients = SiteClients(
+            context.clients, prepared, round_, batch, lost, stamp, version, lambda: self._away_in(number + 1)
+        )
         peers = SitePeers(context.peers, context.silo, self.plan, batch, like, stamp)
         return Hub(context.silo, self.plan, clients, peers)
 

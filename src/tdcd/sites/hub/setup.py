@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.network import Block, Network
-from tdcd.core.state import HubUpdate, SiloState, take_average
+from tdcd.core.aggregators import Aggregator, HubRound, check_room
+from tdcd.core.network import Block, Network, named_tensors
+from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
+from tdcd.engines.base import block_bytes
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import TableJob
 from tdcd.sites.hub.context import HubContext, News
 from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_set
 from tdcd.sites.messages.types import Begin, Begun, Resume, Resumed
-from tdcd.training.momentum import hub_updates
 from tdcd.training.settings import Settings
 from tdcd.training.setup import build_network, check_finite, width_of
 
@@ -51,10 +52,15 @@ class Prepared:
     settings: Settings
     plan: SiloPlan
     model: Model
-    update: HubUpdate
-    """What the hub makes of its clients' average."""
+    aggregator: Aggregator
+    """What the hub makes of its clients' weights."""
     largest_update: float | None = None
     """How far a client's weights may move in a round."""
+
+    def hub_round(self, number: int, silos: int) -> HubRound:
+        """Return what the hub knows of a round, in which so many silos have features."""
+        network = self.model.network
+        return HubRound.of(number, self.settings.rate_of, silos, network.trainable if network else ())
 
 
 @dataclass
@@ -108,9 +114,11 @@ class HubSetup:
             rows = data.federation.samples.features.get(context.silo)
             shape = None if rows is None else tuple(rows.shape[1:])
         model = self._build(plan, shape)
-        networks = {context.silo: model.network} if model.network else {}
-        update = hub_updates(settings, networks).get(context.silo, take_average)
-        self.prepared = Prepared(settings, plan, model, update, context.job.deployment.largest_update)
+        aggregator = settings.make_aggregator()
+        if model.network:
+            size = block_bytes(dict(named_tensors(model.network.module)))
+            check_room(aggregator, len(plan.roster.clients), size, context.silo)
+        self.prepared = Prepared(settings, plan, model, aggregator, context.job.deployment.largest_update)
         await self._news.tell()
 
     def end_alignment(self) -> None:

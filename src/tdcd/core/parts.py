@@ -1,0 +1,47 @@
+"""Parts of a training that users can replace: errors name the one that is at fault."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from tdcd.errors import ModelError, TdcdError, join_names
+
+
+def name_of(part: object) -> str:
+    """Return what to call a part in an error."""
+    return f"'{type(part).__module__}:{type(part).__name__}'"
+
+
+@contextmanager
+def calling(what: str, part: object) -> Iterator[None]:
+    """Turn whatever a part raises into an error that names it."""
+    try:
+        yield
+    except TdcdError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{what} {name_of(part)}: it failed: {type(error).__name__}: {error}") from error
+
+
+def check_tensors(found: object, like: Mapping[str, Tensor], what: str, part: object, *, finite: bool) -> None:
+    """Check that a part has returned tensors of these names, shapes and types.
+
+    Raises:
+        ModelError: it has not; names it, and the tensor.
+    """
+    if not isinstance(found, Mapping):
+        raise ModelError(f"{what} {name_of(part)}: it returned {type(found).__name__}, not tensors by name")
+    if strange := sorted(set(found) ^ set(like)):
+        raise ModelError(f"{what} {name_of(part)}: it returned other names: {join_names(strange)}")
+    for name, wanted in like.items():
+        tensor = found[name]
+        if not isinstance(tensor, Tensor):
+            raise ModelError(f"{what} {name_of(part)}: '{name}' became {type(tensor).__name__}, not a tensor")
+        if (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype):
+            raise ModelError(
+                f"{what} {name_of(part)}: '{name}' became {tensor.dtype} of shape {tuple(tensor.shape)}, not "
+                f"{wanted.dtype} of shape {tuple(wanted.shape)}"
+            )
+        if finite and wanted.isfinite().all() and not tensor.isfinite().all():
+            raise ModelError(f"{what} {name_of(part)}: '{name}' became numbers that are not finite")

@@ -1,0 +1,157 @@
+"""What users can replace in a training, named by kind or by import path: one registry for every such part."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from tdcd.errors import ModelError, nearest
+from tdcd.strict import problems
+
+T = TypeVar("T")
+IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A part of a user's own: ``kind = "package.module:factory"``. The factory is called with the options."""
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The module that the factory is in."""
+        return self.kind.split(":")[0]
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """The parts of one sort: how they are read from a job, written to its record, and made."""
+
+    what: str
+    """One of them, such as "aggregator"."""
+    offers: Any
+    """The protocol that all of them implement."""
+    kinds: Mapping[str, type[T]]
+    """Those of the package, each a frozen dataclass of its options."""
+
+    def read(self, value: object) -> T | Imported:
+        """Read a kind, a table with a kind and options, or an object.
+
+        Raises:
+            ValueError: it is none that is known; says what is.
+        """
+        if isinstance(value, str):
+            value = {"kind": value}
+        if not isinstance(value, Mapping):
+            if isinstance(value, Imported | self.offers) and not isinstance(value, type):
+                return value
+            missing = [name for name in _wanted(self.offers) if not hasattr(value, name)]
+            lacks = f", which lacks {', '.join(missing)}" if missing else " itself, not an object of it"
+            of = value.__name__ if isinstance(value, type) else type(value).__name__
+            raise ValueError(f"it is no {self.what}: a kind, a table, or an object is wanted, not {of}{lacks}")
+        options = {str(key): option for key, option in value.items() if key != "kind"}
+        kind = value.get("kind")
+        if not isinstance(kind, str):
+            raise ValueError(f"needs a kind: {', '.join(self.kinds)}, or your own as 'package.module:factory'")
+        if ":" in kind:
+            return self._imported(kind, options)
+        if kind not in self.kinds:
+            raise ValueError(
+                f"unknown kind of {self.what} '{kind}'{nearest(kind, self.kinds)} "
+                "(your own is named 'package.module:factory')"
+            )
+        made = self.kinds[kind]
+        types = {name: kind for name, kind in get_type_hints(made).items() if name in _options(made)}
+        for name, option in options.items():
+            if name not in types:
+                raise ValueError(f"unknown key '{name}' of the kind '{kind}'{nearest(name, types)}")
+            try:
+                options[name] = TypeAdapter(types[name]).validate_python(option, strict=True)
+            except ValidationError as error:
+                raise ValueError(f"{name}: {next(problems(error)).split(': ')[-1]}") from error
+        return made(**options)
+
+    def _imported(self, kind: str, options: Mapping[str, Any]) -> Imported:
+        if not re.match(IMPORT_PATH, kind):
+            raise ValueError(f"'{kind}' is no import path; write it as 'package.module:factory'")
+        if strange := sorted(set(options) - {"options"}):
+            raise ValueError(f"unknown key '{strange[0]}'; give what the factory takes as options = {{ … }}")
+        given = options.get("options", {})
+        if not isinstance(given, Mapping):
+            raise ValueError("options: should be a table")
+        return Imported(kind, dict(given))
+
+    def write(self, value: T | Imported) -> dict[str, Any]:
+        """Return a part as a table that ``read`` takes."""
+        if isinstance(value, Imported):
+            return {"kind": value.kind} | ({"options": dict(value.options)} if value.options else {})
+        options = {name: getattr(value, name) for name in _options(type(value))}
+        for kind, made in self.kinds.items():
+            if type(value) is made:
+                return {"kind": kind} | {name: option for name, option in options.items() if option is not None}
+        return self.write(Imported(f"{type(value).__module__}:{type(value).__name__}", options))
+
+    def make(self, value: T | Imported) -> T:
+        """Return the part itself; one that is named by an import path is imported now.
+
+        Raises:
+            ModelError: it cannot be imported, or is none.
+        """
+        if not isinstance(value, Imported):
+            return value
+        factory = import_object(value.kind, self.what)
+        try:
+            made = factory(**value.options)
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"{self.what} '{value.kind}': the factory failed for {dict(value.options)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(made, self.offers):
+            missing = [name for name in _wanted(self.offers) if not hasattr(made, name)]
+            raise ModelError(
+                f"{self.what} '{value.kind}': the factory returned {type(made).__name__}, which lacks "
+                f"{', '.join(missing)}"
+            )
+        part: T = made
+        return part
+
+
+def import_object(path: str, what: str) -> Any:
+    """Import ``package.module:name``.
+
+    Raises:
+        ModelError: there is no such thing, or importing it fails.
+    """
+    place, name = path.split(":")
+    try:
+        home = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"{what} '{path}': there is no module '{error.name}'; install it, or put its file beside the "
+            "job file; for tdcd predict, name its folder with --import-from, at a site with import_from in its file"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{what} '{path}': importing '{place}' failed: {type(error).__name__}: {error}") from error
+    found = getattr(home, name, None)
+    if found is None:
+        raise ModelError(
+            f"{what} '{path}': the module '{place}' has no '{name}'; "
+            f"it was found in {getattr(home, '__file__', 'Python itself')}"
+        )
+    return found
+
+
+def _options(made: type) -> list[str]:
+    """Return the names of what a part can be given."""
+    return [one.name for one in fields(made)] if is_dataclass(made) else []
+
+
+def _wanted(protocol: type) -> list[str]:
+    """Return what a protocol asks for."""
+    return sorted(name for name in vars(protocol) if not name.startswith("_"))

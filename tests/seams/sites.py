@@ -1,0 +1,53 @@
+"""A few rounds at sites, in memory, and the same in a simulation."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from sites.memory import Federation, run_virtually
+from sites.test_rounds import job, patient, set_up
+from tdcd.core.state import SiloState, States
+from tdcd.engines import LocalEngine
+from tdcd.jobs.load import parse_job
+from tdcd.jobs.schema import Job
+
+ROUNDS = 3
+
+
+def wanted(labels: dict[str, Any] | None = None, **training: Any) -> Job:
+    """Return a job of two silos with these settings."""
+    table = patient(job(2, 3)).as_table()
+    table["training"] |= training
+    return parse_job(table | ({"labels": labels} if labels else {}), "job")
+
+
+def at_sites(job: Job, folder: Path) -> dict[str, SiloState]:
+    """Run some rounds at sites."""
+    federation = Federation(job, folder, compute="loop")
+
+    async def run() -> dict[str, SiloState]:
+        await federation.start()
+        states = {silo: hub.setup.first_state() for silo, hub in federation.hubs.items()}
+        for number in range(1, ROUNDS + 1):
+            done = await asyncio.gather(*(hub.run_round(states[s], number) for s, hub in federation.hubs.items()))
+            states = {silo: state for silo, (state, _) in zip(federation.hubs, done, strict=True)}
+        await federation.stop()
+        return states
+
+    return run_virtually(run())
+
+
+def simulated(job: Job) -> States:
+    """Run the same rounds in a simulation, one client after the other."""
+    setup = set_up(job)
+    rosters = {silo: task.roster for silo, task in setup.tasks.items()}
+    engine = LocalEngine(setup.training(job.training, rosters), "loop")
+    states: States = engine.training.initial()
+    for number in range(1, ROUNDS + 1):
+        states, _ = engine.round(states, number)
+    return states
+
+
+def tensors(state: SiloState) -> dict[str, Any]:
+    """Return all that a silo carries, by name."""
+    return {**state.weights, **{f"memory/{name}": tensor for name, tensor in state.memory.items()}}
