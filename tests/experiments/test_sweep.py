@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import tdcd
 from support import examples, same
+from tdcd.core.aggregators import Average, HubMomentum
 from tdcd.experiments.paper import EXPERIMENTS, experiment
 from tdcd.experiments.sweep_file import load_sweep, parse_sweep
 from tdcd.experiments.sweep_plan import combinations, runs, trials
@@ -97,7 +98,8 @@ def test_cases_belong_together() -> None:
     )
     result = list(combinations(sweep, "sweep.toml", {}, None))
     assert [one.name for one in result] == ["wide", "narrow", "central,wide", "central,narrow"]
-    assert [one.job.training.momentum for one in result] == [0, 0.5, 0, 0.5]
+    assert [one.job.training.momentum for one in result] == [0, 0.5, 0, 0]
+    assert [one.job.training.aggregator for one in result] == [Average(), Average(), Average(), HubMomentum(0.5)]
     assert [one.job.model.kind for one in result] == ["mlp", "linear"] * 2
     assert sweep.lines == "case"
 
