@@ -27,6 +27,7 @@ from tdcd.experiments.sweep_plan import combinations, runs, trials
 from tdcd.experiments.sweep_run import FailedRunsError, SweepObserver, run_sweep
 from tdcd.jobs.load import embedded_job_text
 from tdcd.jobs.run import run_variant
+from tdcd.runs.reader import read_history, read_sweep
 from tdcd.runs.records import Outcome
 
 TINY: dict[str, Any] = {
@@ -323,6 +324,23 @@ def test_a_run_with_other_settings_is_refused(swept: Path) -> None:
         tdcd.RunError, match=r"rate=0.1 was run with other settings(?s:.)*training.weight_decay: 0.0 there"
     ):
         run_sweep(parsed(settings={"training": {"weight_decay": 0.5}}), swept)
+
+
+def test_rates_are_chosen_by_the_loss_that_the_sweep_names(tmp_path: Path) -> None:
+    chosen = {}
+    more = {"data": {"validation_fraction": 0.1}, "training": {"local_steps": 3}}
+    for by in ("training", "validation"):
+        select = {"rates": [0.1, 0.01], "iterations": 6, "by": by}
+        sweep = parsed(select=select, settings=more, seeds=[1], baselines=[], grid={})
+        run_sweep(sweep, tmp_path / by, jobs=1)
+        record = read_sweep(tmp_path / by)
+        for trial in record.combinations[0].trials:
+            last = read_history(tmp_path / by / trial.path)[-1]
+            assert trial.loss == (last.validation if by == "validation" else last.train)["loss"]
+        chosen[by] = {trial.rate: trial.loss for trial in record.combinations[0].trials}
+    assert chosen["training"] != chosen["validation"]
+    with pytest.raises(tdcd.JobError, match="select.by = .validation. needs held-out samples: set data.validation"):
+        list(combinations(parsed(select={"rates": [0.1], "iterations": 6, "by": "validation"}), "sweep.toml", {}, None))
 
 
 def test_rates_that_diverge_are_not_chosen(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ STEPS = "training.local_steps"
 
 
 class Selection(Strict):
-    """The paper's rule for learning rates: train each for a while, take the one with the lowest training loss.
+    """How learning rates are chosen: train each for a while, take the one with the lowest loss.
 
     One is chosen for every combination of the grid, with the first seed; the other seeds use it too.
     """
@@ -40,6 +40,8 @@ class Selection(Strict):
     rates: Annotated[list[Positive], Field(min_length=1)]
     iterations: Count
     """How long to try each of them."""
+    by: Literal["training", "validation"] = "training"
+    """Whose loss decides. Training is the paper's rule; validation needs data.validation_fraction."""
 
 
 class Picture(Strict):

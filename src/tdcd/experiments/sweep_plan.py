@@ -158,6 +158,11 @@ def trials(sweep: Sweep, combination: Combination, where: str = "sweep") -> dict
     if not sweep.select:
         return {}
     combination = combination.trained_as or combination
+    data = combination.job.data
+    if sweep.select.by == "validation" and not (data.validation_fraction or getattr(data, "split_column", None)):
+        raise JobError(
+            f'{where}: select.by = "validation" needs held-out samples: set data.validation_fraction, such as 0.1'
+        )
     rounds = _rounds(sweep.select.iterations, combination.job, f"{where}: select.iterations")
     return {
         rate: SweepRun(

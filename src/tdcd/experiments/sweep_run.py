@@ -121,7 +121,7 @@ class _Sweeping:
         copy.rename(path)
 
     def choose(self, tried: Mapping[str, Mapping[float, SweepRun]]) -> dict[str, float | None]:
-        """Choose the rate with the lowest training loss for every combination that tried some.
+        """Choose the rate with the lowest loss for every combination that tried some.
 
         One of which a trial failed has none: without that trial the choice could be another.
         """
@@ -129,7 +129,7 @@ class _Sweeping:
         for name, candidates in tried.items():
             if any(run.name in self.failures for run in candidates.values()):
                 continue
-            losses = {rate: final_loss(self.directory / run.name) for rate, run in candidates.items()}
+            losses = {rate: final_loss(self.directory / run.name, self.sweep) for rate, run in candidates.items()}
             best = min(losses, key=lambda rate: losses[rate])
             chosen[name] = best if losses[best] < inf else None
             self.observer.chose(name, chosen[name], losses)
@@ -248,7 +248,7 @@ def _plan(sweep: Sweep, path: Path, wanted: Iterable[Combination], rates: Mappin
                 variant=combination.variant,
                 values=dict(combination.values),
                 trials=tuple(
-                    TrialRecord(rate, run.name, _finite(final_loss(path / run.name)))
+                    TrialRecord(rate, run.name, _finite(final_loss(path / run.name, sweep)))
                     for rate, run in trials(sweep, combination).items()
                     if combination.name in rates
                 ),
@@ -282,11 +282,14 @@ def ended(path: Path, run: SweepRun) -> bool:
     return outcome is not None and outcome.status in ENDED
 
 
-def final_loss(path: Path) -> float:
-    """Return the training loss a run ended with; infinite if it diverged."""
+def final_loss(path: Path, sweep: Sweep) -> float:
+    """Return the loss a run ended with that decides on rates; infinite if it diverged."""
     outcome = read_outcome(path)
     history = read_history(path) if outcome and outcome.status == "finished" else []
-    return history[-1].train["loss"] if history else inf
+    if not history:
+        return inf
+    last = history[-1]
+    return (last.validation if sweep.select and sweep.select.by == "validation" else last.train).get("loss", inf)
 
 
 def _finite(value: float) -> float | None:

@@ -105,6 +105,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         claims=claims(study),
         rates=_rates(study),
         tried=study.sweep.get("select", {}).get("iterations"),
+        chosen_by=study.sweep.get("select", {}).get("by", "training"),
         costs=[
             (key, format_setting(value))
             for key, value in flat(study.costs.model_dump(exclude_none=True))
@@ -279,7 +280,7 @@ def _traffic(panel: Panel) -> Table:
 
 
 def _rates(study: Study) -> Table:
-    """Return the table of rates tried: the training loss that each led to, the chosen one marked."""
+    """Return the table of rates tried: the loss that each led to, the chosen one marked."""
     lines = [line for line in study.lines if line.tried]
     rates = sorted({rate for line in lines for rate in line.tried or {}}, reverse=True)
     rows = []

@@ -157,7 +157,7 @@ class TrialRecord:
     rate: float
     path: str
     loss: float | None
-    """The training loss it ended with; none if it diverged."""
+    """What decides on rates: the training loss it ended with, or the validation loss; none if it diverged."""
 
 
 @dataclass(frozen=True)
