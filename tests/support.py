@@ -24,6 +24,7 @@ from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.optimizers import SGD, Adam, Optimizer
 from tdcd.core.oracle import oracle_round
 from tdcd.core.sampling import draw_batch
 from tdcd.core.script import Diverged
@@ -275,6 +276,8 @@ def problem(
     return Problem(tasks, samples, batch, rate, seed, objective)
 
 
+MOVES: tuple[Optimizer, ...] = (SGD(), SGD(0.5), Adam(epsilon=1e-3), Adam(0.5, 0.9, 1e-3))
+"""Optimizers to draw from. With a smaller ε, Adam makes steps of gradients that are nothing but rounding."""
 RULES: tuple[Aggregator, ...] = (
     Average(), HubStep(), HubStep(0.3), HubMomentum(0.5), HubMomentum(0.8, "1/N"), Median(), TrimmedMean(0.25)
 )  # fmt: skip
@@ -283,7 +286,12 @@ LINEAR = tuple(rule for rule in RULES if rule.linear)
 
 
 @st.composite
-def problems(draw: st.DrawFn, kinds: Sequence[str], rules: Sequence[Aggregator] = RULES) -> Problem:
+def problems(
+    draw: st.DrawFn,
+    kinds: Sequence[str],
+    rules: Sequence[Aggregator] = RULES,
+    moves: Sequence[Optimizer] = MOVES,
+) -> Problem:
     """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option."""
     silos = draw(st.integers(1, 5))
     samples = draw(st.integers(7, 40))
@@ -297,10 +305,13 @@ def problems(draw: st.DrawFn, kinds: Sequence[str], rules: Sequence[Aggregator] 
     plain = draw(st.booleans())
     steps = LocalSteps(
         count=draw(st.integers(1, 6)),
-        momentum=0.0 if plain else draw(st.sampled_from([0.0, 0.5])),
+        optimizer=SGD() if plain else draw(st.sampled_from(moves)),
         weight_decay=0.0 if plain else draw(st.sampled_from([0.0, 0.01])),
         clip_norm=None if plain else draw(st.sampled_from([None, 0.3])),
+        proximal=0.0 if plain else draw(st.sampled_from([0.0, 0.4])),
     )
+    if not plain and steps.optimizer != SGD():
+        steps = replace(steps, carry=draw(st.booleans()))
     aggregator = draw(st.sampled_from(rules))
     ways: tuple[Averaging, ...] = ("uniform", "samples") if aggregator.linear else ("uniform",)
     return problem(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd import models
-    from tdcd.core import aggregators
+    from tdcd.core import aggregators, optimizers
     from tdcd.core.topology import Samples
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
@@ -78,7 +78,11 @@ _HOMES = {
     "write_study": "tdcd.reports.comparison",
 }
 
-_MODULES = {"aggregators": "tdcd.core.aggregators", "models": "tdcd.models"}
+_MODULES = {
+    "aggregators": "tdcd.core.aggregators",
+    "models": "tdcd.models",
+    "optimizers": "tdcd.core.optimizers",
+}
 
 __all__ = [
     "Costs",
@@ -111,6 +115,7 @@ __all__ = [
     "load_run",
     "load_sweep",
     "models",
+    "optimizers",
     "read_run",
     "read_study",
     "run_job",

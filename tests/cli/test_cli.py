@@ -124,10 +124,11 @@ def test_options_override_the_file() -> None:
         "--compute",
         "loop",
     ]
-    assert tdcd_command("train", write_job(), *words, "--set", "training.momentum=0.5", "-o", "run", "-q") == 0
+    momentum = ("--set", "training.optimizer={kind='sgd',momentum=0.5}")
+    assert tdcd_command("train", write_job(), *words, *momentum, "-o", "run", "-q") == 0
     job = tdcd.load_job("run/job.toml")
     assert (job.training.rounds, job.training.local_steps, job.training.batch_size) == (2, 3, "full")
-    assert (job.training.rate, job.training.seed, job.training.momentum) == (0.5, 9, 0.5)
+    assert (job.training.rate, job.training.seed, job.training.optimizer) == (0.5, 9, tdcd.optimizers.SGD(0.5))
     assert (job.data.clients, job.engine, job.compute) == (7, "oracle", "loop")
 
 

@@ -10,6 +10,7 @@ from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.modules import rows_are_independent
 from tdcd.compute.stacked import Stacked
 from tdcd.core.local_steps import LocalSteps
+from tdcd.core.optimizers import SGD
 from tdcd.errors import ModelError
 
 
@@ -30,7 +31,7 @@ def test_what_auto_chooses(kind: str, path: str) -> None:
 
 
 def test_small_images_of_many_clients_are_stacked() -> None:
-    steps = LocalSteps(2, momentum=0.5)
+    steps = LocalSteps(2, optimizer=SGD(0.5))
     assert choose(problem(["cnn"], [24], samples=60, steps=steps).tasks["silo-0"])[0] == "stacked"
     assert choose(problem(["cnn"], [4], samples=60, steps=steps).tasks["silo-0"])[0] == "loop"
 

@@ -14,6 +14,7 @@ from tdcd.compute import choose
 from tdcd.compute.layers import Layers
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
+from tdcd.core.optimizers import SGD
 
 
 class Halves(nn.Module):
@@ -131,7 +132,7 @@ def test_the_numbers_are_the_oracles(kind: str, steps: int) -> None:
 
 
 def test_named_layers_are_as_fast_as_numbered_ones() -> None:
-    made = problem(["linear"], [3], outputs=3, steps=LocalSteps(2, momentum=0.5))
+    made = problem(["linear"], [3], outputs=3, steps=LocalSteps(2, optimizer=SGD(0.5)))
     assert choose(with_module(made, MODULES["named"]()).tasks["silo-0"])[0] == "layers"
 
 
@@ -155,7 +156,7 @@ def test_numbers_that_are_not_stay_so() -> None:
 
 
 def test_chunks_of_very_unequal_clients_stay_in_the_cache() -> None:
-    task = problem(["linear"], [3], steps=LocalSteps(2, momentum=0.9)).tasks["silo-0"]
+    task = problem(["linear"], [3], steps=LocalSteps(2, optimizer=SGD(0.9))).tasks["silo-0"]
     path = Layers(task)
     counts = torch.cat([torch.full((999,), 10), torch.tensor([100_000])])
     bounds = list(path._bounds(counts))
@@ -225,7 +226,7 @@ class Alternates(nn.Module):
 
 def test_momentum_outlives_a_step_that_does_not_use_a_weight() -> None:
     torch.manual_seed(0)
-    steps = LocalSteps(6, momentum=0.9)
+    steps = LocalSteps(6, optimizer=SGD(0.9))
     made = with_module(problem(["linear", "linear"], [3, 2], batch=20, outputs=3, steps=steps), Alternates())
     assert distance(made.run(made.engine("auto"), 2), made.run(made.engine("oracle"), 2)) < 1e-12
 

@@ -12,6 +12,7 @@ from tdcd.compute import kernels
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks
+from tdcd.core.optimizers import SGD
 from tdcd.core.task import SiloTask
 from tdcd.engines import LocalEngine, local
 
@@ -75,7 +76,7 @@ def test_kernel_in_single_precision_and_many_clients(averaging: Averaging) -> No
 @settings(max_examples=examples(30))
 @given(problems(("linear", "mlp", "cnn", "lstm"), LINEAR), st.sampled_from([0.0, 0.01]), st.sampled_from([0.0, 0.5]))
 def test_one_step_path_agrees_with_the_oracle(drawn: Problem, decay: float, momentum: float) -> None:
-    single = drawn.with_steps(LocalSteps(1, momentum=momentum, weight_decay=decay))
+    single = drawn.with_steps(LocalSteps(1, optimizer=SGD(momentum), weight_decay=decay))
     assert distance(single.run(single.engine("one-step"), 2), single.run(single.engine("oracle"), 2)) < 1e-9
 
 

@@ -14,16 +14,17 @@ from support import one_round, problem
 from tdcd.compute import choose
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
+from tdcd.core.optimizers import SGD
 from tdcd.engines import LocalEngine, local
 
 META = torch.device("meta")
 PATHS = [
     ("layers", "mlp", LocalSteps(2)),
-    ("layers", "linear", LocalSteps(3, momentum=0.5, weight_decay=0.1, clip_norm=1.0)),
+    ("layers", "linear", LocalSteps(3, optimizer=SGD(0.5), weight_decay=0.1, clip_norm=1.0)),
     ("stacked", "cnn", LocalSteps(2)),
     ("stacked", "cnn-batchnorm", LocalSteps(2)),
     ("loop", "lstm", LocalSteps(2)),
-    ("loop", "cnn-batchnorm", LocalSteps(2, momentum=0.9, clip_norm=1.0)),
+    ("loop", "cnn-batchnorm", LocalSteps(2, optimizer=SGD(0.9), clip_norm=1.0)),
     ("loop", "resnet18", LocalSteps(1)),
     ("one-step", "mlp", LocalSteps(1, weight_decay=0.1)),
 ]

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import tdcd
 from support import examples, same
 from tdcd.core.aggregators import Average, HubMomentum
+from tdcd.core.optimizers import SGD
 from tdcd.experiments.paper import EXPERIMENTS, experiment
 from tdcd.experiments.sweep_file import load_sweep, parse_sweep
 from tdcd.experiments.sweep_plan import combinations, runs, trials
@@ -88,18 +89,23 @@ def test_k_is_meant_for_every_silo() -> None:
 
 
 def test_cases_belong_together() -> None:
+    heavy = {"kind": "sgd", "momentum": 0.5}
     sweep = parsed(
         grid={},
         settings={"training": {"local_steps": 3}, "data": {"rows": {"kind": "size-skew"}}},
         cases=[
             {"name": "wide", "model": {"hidden": [16]}},
-            {"name": "narrow", "model": {"kind": "linear"}, "training": {"momentum": 0.5}},
+            {
+                "name": "narrow",
+                "model": {"kind": "linear"},
+                "training": {"optimizer": heavy},
+            },
         ],
         baselines=["central"],
     )
     result = list(combinations(sweep, "sweep.toml", {}, None))
     assert [one.name for one in result] == ["wide", "narrow", "central,wide", "central,narrow"]
-    assert [one.job.training.momentum for one in result] == [0, 0.5, 0, 0]
+    assert [one.job.training.optimizer for one in result] == [SGD(), SGD(0.5), SGD(), SGD()]
     assert [one.job.training.aggregator for one in result] == [Average(), Average(), Average(), HubMomentum(0.5)]
     assert [one.job.model.kind for one in result] == ["mlp", "linear"] * 2
     assert sweep.lines == "case"

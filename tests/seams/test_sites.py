@@ -8,7 +8,8 @@ import torch
 from seams.sites import at_sites, simulated, tensors, wanted
 from support import RULES
 from tdcd.core.aggregators import Aggregator
-from tdcd.training.settings import AGGREGATOR
+from tdcd.core.optimizers import SGD, Adam, Optimizer
+from tdcd.training.settings import AGGREGATOR, OPTIMIZER
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -20,3 +21,18 @@ def test_aggregators(rule: Aggregator, tmp_path: Path) -> None:
         assert set(found) == set(tensors(state))
         for name, tensor in tensors(state).items():
             assert torch.equal(found[name], tensor), (silo, name)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("rule", [SGD(0.5), Adam()], ids=repr)
+@pytest.mark.parametrize("sharing", [None, "exact", "stale"])
+def test_optimizers(rule: Optimizer, carry: bool, sharing: str | None, tmp_path: Path) -> None:
+    labels = {"silo": "silo-1", "sharing": sharing} if sharing else None
+    job = wanted(labels, optimizer=OPTIMIZER.write(rule), carry_optimizer=carry, proximal=0.1)
+    there, here = at_sites(job, tmp_path), simulated(job)
+    for silo, state in here.items():
+        found = tensors(there[silo])
+        assert set(found) == set(tensors(state))
+        assert carry == any("optimizer/" in name for name in found)
+        for name, tensor in tensors(state).items():
+            assert torch.allclose(found[name], tensor, rtol=0, atol=0 if sharing is None else 1e-9), (silo, name)

@@ -37,7 +37,7 @@ MODELS: dict[str, Any] = {
 
 def settings(**more: Any) -> tdcd.Settings:
     table = {"loss": "binary-cross-entropy", "rounds": 12, "local_steps": 2, "batch_size": 30, "rate": 0.2,
-             "momentum": 0.5, "evaluate_every": 2, "checkpoint_every": 3}  # fmt: skip
+             "optimizer": {"kind": "sgd", "momentum": 0.5}, "evaluate_every": 2, "checkpoint_every": 3}  # fmt: skip
     return tdcd.Settings.model_validate(table | more)
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import tdcd
 from support import same
+from tdcd.core.optimizers import SGD, Adam
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.run import run_variant, variant_job
@@ -20,7 +21,7 @@ TRAINING: dict[str, Any] = {
     "local_steps": 3,
     "batch_size": 40,
     "rate": 0.1,
-    "momentum": 0.9,
+    "optimizer": {"kind": "sgd", "momentum": 0.9},
     "precision": "float64",
     "evaluate_every": 2,
     "checkpoint_every": 5,
@@ -40,11 +41,13 @@ def job(**training: Any) -> tdcd.Job:
         {"clip_norm": 0.2},
         {"schedule": {"kind": "step", "every": 2, "factor": 0.5}},
         {"schedule": {"kind": "cosine"}},
-        {"momentum": 0.0},
+        {"optimizer": "sgd"},
+        {"optimizer": "adam"},
+        {"optimizer": {"kind": "adam", "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-4}, "weight_decay": 0.05},
     ],
 )
 @pytest.mark.parametrize("variant", ["central", "silo-2 alone"])
-def test_baselines_are_torchs_sgd_on_the_joined_data(variant: str, more: dict[str, Any]) -> None:
+def test_baselines_are_torchs_optimizers_on_the_joined_data(variant: str, more: dict[str, Any]) -> None:
     """One optimiser of torch's that takes every step, its momentum never reset."""
     wanted = job(**more)
     data = load_data(wanted)
@@ -56,9 +59,15 @@ def test_baselines_are_torchs_sgd_on_the_joined_data(variant: str, more: dict[st
     modules = {name: network.module for name, network in result.networks.items()}
     assert sorted(modules) == names
     one = nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()}).train()
-    optimiser = torch.optim.SGD(
-        one.parameters(), lr=settings.rate, momentum=wanted.training.momentum, weight_decay=settings.weight_decay
-    )
+    rule = wanted.training.optimizer
+    rates: dict[str, Any] = {"lr": settings.rate, "weight_decay": settings.weight_decay}
+    optimiser: torch.optim.Optimizer
+    if isinstance(rule, Adam):
+        betas = (rule.beta1, rule.beta2)
+        optimiser = torch.optim.Adam(one.parameters(), betas=betas, eps=rule.epsilon, **rates)
+    else:
+        assert isinstance(rule, SGD)
+        optimiser = torch.optim.SGD(one.parameters(), momentum=rule.momentum, **rates)
     for number in range(1, settings.rounds + 1):
         optimiser.param_groups[0]["lr"] = settings.rate_of(number)
         batch = settings.sample_batch(number, len(labels))
@@ -86,7 +95,7 @@ def test_a_federation_does_not_beat_its_central_baseline_by_momentum_alone() -> 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 7])
 def test_carried_momentum_survives_a_stop_to_the_bit(tmp_path: Path, after: int) -> None:
-    wanted = job(local_steps=2, momentum=0.0, aggregator={"kind": "momentum", "momentum": 0.7}, rounds=9)
+    wanted = job(local_steps=2, optimizer="sgd", aggregator={"kind": "momentum", "momentum": 0.7}, rounds=9)
     data = load_data(wanted)
 
     class Stop(tdcd.JobObserver):
@@ -99,7 +108,7 @@ def test_carried_momentum_survives_a_stop_to_the_bit(tmp_path: Path, after: int)
         run_variant(wanted, data, "federation", tmp_path, observer=Stop())
     resumed = run_variant(wanted, data, "federation", tmp_path, resume=True)
     assert same(resumed.blocks, whole.blocks)
-    plain = run_variant(job(local_steps=2, momentum=0.0, rounds=9), data, "federation", None)
+    plain = run_variant(job(local_steps=2, optimizer="sgd", rounds=9), data, "federation", None)
     assert not same(whole.blocks, plain.blocks)
 
 

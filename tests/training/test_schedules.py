@@ -46,7 +46,7 @@ def test_theory() -> None:
         ({"rate": float("inf")}, "finite"),
         ({"loss": "hinge"}, "cross-entropy"),
         ({"local_stepz": 3}, "unknown key 'local_stepz'; did you mean 'local_steps'"),
-        ({"momentum": 1.0}, "less than 1"),
+        ({"optimizer": {"kind": "sgd", "momentum": 1.0}}, "at least 0 and below 1"),
         ({"batch_size": "half"}, "full"),
         ({"positive_weight": 2.0}, "goes with the loss binary-cross-entropy"),
         ({"schedule": {"kind": "step"}}, "Field required"),

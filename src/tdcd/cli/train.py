@@ -22,7 +22,7 @@ tdcd train  [dim]# the demo: digits, halves of each image in two silos[/dim]
 
 tdcd train job.toml --rounds 100 -Q 10 --rate 0.05
 
-tdcd train job.toml --set training.momentum=0.9 --set model.hidden=[128,64]
+tdcd train job.toml --set training.optimizer=adam --set model.hidden=[128,64]
 
 tdcd train physionet2012 --data physionet2012  [dim]# a published data set; see tdcd data list[/dim]
 

@@ -15,7 +15,7 @@ from tdcd.compute.layers import Layers, dense_layers
 from tdcd.compute.loop import Loop
 from tdcd.compute.mixed import Mixed
 from tdcd.compute.modules import SMALL, is_unaltered, rows_are_independent, weights_of
-from tdcd.compute.one_step import OneStep, one_step
+from tdcd.compute.one_step import OneStep
 from tdcd.compute.stacked import Stacked
 from tdcd.compute.threads import ALONE, Threads, heavy
 from tdcd.core.aggregators import Average
@@ -55,7 +55,7 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", *, suspendable: bool = 
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" is not available: {trouble}; use "auto"')
         return wanted, f"{wanted} (as asked)"
     if not why_not(task, "kernel", suspendable):
-        why = _AS_ONE if one_step(task.steps) else "all steps of a client in the cache"
+        why = _AS_ONE if task.steps.single else "all steps of a client in the cache"
         return "kernel", f"kernel ({why})"
     if not why_not(task, "one-step", suspendable):
         return "one-step", f"one-step ({_AS_ONE})"
@@ -107,14 +107,16 @@ def why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
     if name in ("one-step", "kernel") and not task.aggregator.linear:
         return "its aggregator needs the weights of each client"
     if name == "one-step":
-        if not one_step(task.steps):
-            return "it needs Q = 1 and no clipping"
+        if not task.steps.single:
+            return "it needs Q = 1, SGD and no clipping"
         sure = rows_are_independent(module) or (type(module) is LSTMNetwork and is_unaltered(module))
         return "" if sure else "its rows may influence each other"
     if name == "kernel":
         if suspendable:
             return "kernels take all steps at once, and the clients wait for logit gradients between them"
         return why_no_kernel(task)
+    if name in ("layers", "stacked") and not task.steps.optimizer.elementwise:
+        return "its optimizer is for one client at a time"
     if name == "layers":
         return "" if dense_layers(module) else "the network is not a chain of linear layers"
     return _stacking_fails(task) if name == "stacked" else ""

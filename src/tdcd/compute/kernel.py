@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tdcd.compute import kernels
 from tdcd.compute.base import blame
 from tdcd.compute.modules import SMALL, is_unaltered, weights_of
-from tdcd.compute.one_step import active_weight, one_step, shares
+from tdcd.compute.one_step import active_weight, shares
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
@@ -73,7 +73,7 @@ class Kernel:
             self._span(None if classes or task.remote_labels else self._labels),
             kernels.span(self._labels if classes else None, torch.int64),
         )
-        self._one_step = one_step(task.steps)
+        self._one_step = task.steps.single
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
@@ -237,7 +237,7 @@ def why_no_kernel(task: SiloTask) -> str:
     if _target(task) is None:
         return f"kernels do not know the loss {type(task.objective).__name__}"
     if not task.steps.plain:
-        return "kernels take plain steps only, without momentum, weight decay or clipping"
+        return "kernels take steps of plain SGD only, without momentum, weight decay, clipping or a proximal term"
     if weights_of(task.network.module) > SMALL:
         return "the network is too large to gain by it"
     if task.features.dtype not in (torch.float32, torch.float64) or task.features.device.type != "cpu":

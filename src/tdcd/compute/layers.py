@@ -13,6 +13,7 @@ from tdcd.compute.stacked import stack
 from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.local_steps import Backward, Steps, local_steps
 from tdcd.core.network import Block, copy_block
+from tdcd.core.state import carried
 from tdcd.core.task import SiloTask
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
@@ -58,9 +59,11 @@ class Layers(Chunked):
     def steps(self, block: Block, x: Tensor, share: Tensor, rate: float) -> Steps:
         """See Chunked."""
         x, steps = x.flatten(2), self.task.steps
-        blocks = copy_block(stack(block, len(x)))
+        known = carried(block)
+        blocks = copy_block(stack({name: t for name, t in block.items() if name not in known}, len(x)))
         if not steps.plain:
-            return (yield from local_steps(partial(self._recorded, x), blocks, share, steps, rate, grouped=True))
+            forward, names = partial(self._recorded, x), self.task.network.trainable
+            return (yield from local_steps(forward, blocks, names, known, share, steps, rate, grouped=True))
         for _ in range(steps.count):
             with torch.no_grad():
                 *inputs, embeddings = self._forward(blocks, x)

@@ -19,6 +19,7 @@ from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.modules import Attributes
 from tdcd.core.network import Block, Network, tensor_places
 from tdcd.core.seeds import client_seed
+from tdcd.core.state import carried
 from tdcd.core.streams import borrow_stream, reseed, set_stream, stream_state
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
@@ -132,8 +133,11 @@ class Loop:
                         stream = stream_state(device)
                 return embedding.detach(), autograd(embedding, weights)
 
-            yield from local_steps(forward, replica.weights, 1 / len(x), task.steps, round_.rate)
-            return replica.block()
+            trainable, known = tuple(replica.weights), carried(block)
+            new = yield from local_steps(
+                forward, replica.weights, trainable, known, 1 / len(x), task.steps, round_.rate
+            )
+            return replica.block() | carried(new)
 
     def _give_back(self, borrowed: "list[Replica]") -> None:
         while borrowed:

@@ -12,7 +12,7 @@ from tdcd.compute.base import blame, check_embedding, gradient_at
 from tdcd.compute.footprint import KEPT, bytes_per_row
 from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.average import Mean
-from tdcd.core.local_steps import LocalSteps, gradient_of
+from tdcd.core.local_steps import gradient_of
 from tdcd.core.network import Block
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
@@ -25,7 +25,7 @@ class OneStep:
     """Compute all clients of a silo as one; the exchange's forward pass is the step's, if there is memory for it."""
 
     def __init__(self, task: SiloTask, pool: Threads = ALONE) -> None:
-        assert one_step(task.steps), "only for a single plain step"  # noqa: S101
+        assert task.steps.single, "only for a single plain step"  # noqa: S101
         self._task, self._pool = task, pool
         self._per_row = max(1, bytes_per_row(task) or 0)
         self._size = max(1, min(PIECE, KEPT // self._per_row))
@@ -72,11 +72,6 @@ class OneStep:
         with blame(task, shards.clients.tolist(), "the forward pass"):
             x = task.features[rows]
             return check_embedding(task.network({**block, **self._theta}, x, training=True), len(x), task)
-
-
-def one_step(steps: LocalSteps) -> bool:
-    """Tell whether the local steps are a single one without clipping (momentum needs a second step to matter)."""
-    return steps.count == 1 and steps.clip_norm is None
 
 
 def active_weight(task: SiloTask, shards: Shards) -> float:

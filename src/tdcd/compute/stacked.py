@@ -11,6 +11,7 @@ from tdcd.compute.modules import leaves_rows_alone
 from tdcd.compute.threads import ALONE, Threads
 from tdcd.core.local_steps import Backward, Steps, autograd, local_steps
 from tdcd.core.network import Block, copy_block
+from tdcd.core.state import carried
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 
@@ -60,8 +61,10 @@ class Stacked(Chunked):
             blocks.update({name: tensor for name, tensor in now.items() if name not in weights})
             return embeddings.detach(), autograd(embeddings, weights)
 
-        blocks = copy_block(stack(block, len(x)))
-        blocks = yield from local_steps(forward, blocks, share, self.task.steps, rate, grouped=True)
+        known = carried(block)
+        blocks = copy_block(stack({name: t for name, t in block.items() if name not in known}, len(x)))
+        steps, names = self.task.steps, network.trainable
+        blocks = yield from local_steps(forward, blocks, names, known, share, steps, rate, grouped=True)
         if network.remembers:
             raise ValueError(
                 "it changes an attribute that is neither a weight nor a buffer, which stacked clients would share; "

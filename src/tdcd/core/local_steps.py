@@ -4,14 +4,18 @@ It yields the embeddings at each step and takes ∂ℓ/∂z of every row from wh
 once from the labels, a site sends the embeddings away and goes on when the gradients have come.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from tdcd.core.network import Block
-from tdcd.core.torch_extras import add_scaled_, run_backward
+from tdcd.core.network import Block, copy_block
+from tdcd.core.optimizers import SGD, Optimizer
+from tdcd.core.optimizers.base import apply_checked
+from tdcd.core.parts import calling
+from tdcd.core.state import CARRIED, Memory, SiloState, carried
+from tdcd.core.torch_extras import run_backward
 
 
 @dataclass(frozen=True)
@@ -20,16 +24,40 @@ class LocalSteps:
 
     count: int = 1
     """Q, the number of local steps between two exchanges."""
-    momentum: float = 0.0
-    """Heavy-ball momentum; its state is reset each round."""
+    optimizer: Optimizer = field(default_factory=SGD)
+    """How the weights move by a gradient."""
     weight_decay: float = 0.0
     clip_norm: float | None = None
     """Largest Euclidean norm of a client's gradient over its whole block."""
+    proximal: float = 0.0
+    """μ of a term μ/2·‖θ − θ_j‖² in a client's loss, which keeps it near the weights that it began with (FedProx)."""
+    carry: bool = False
+    """Whether what the optimizer remembers outlives the round: the hub averages it as it does the weights."""
 
     @property
     def plain(self) -> bool:
-        """Whether all options are off."""
+        """Whether these are steps of plain SGD."""
         return self == LocalSteps(self.count)
+
+    @property
+    def single(self) -> bool:
+        """Whether this is one step of SGD from the hub's weights, where momentum and the proximal term are nothing."""
+        return self.count == 1 and type(self.optimizer) is SGD and self.clip_norm is None and not self.carry
+
+    def sent(self, state: SiloState, trainable: Collection[str]) -> Block:
+        """Return what clients receive of their silo's state: the weights, and what their optimizer remembers.
+
+        Args:
+            state: The silo's.
+            trainable: The names of the weights that gradient steps change.
+        """
+        if not self.carry:
+            return state.weights
+        if known := carried(state.memory):
+            return state.weights | known
+        with calling("optimizer", self.optimizer):
+            first = self.optimizer.init({name: state.weights[name] for name in trainable})
+        return state.weights | {CARRIED + name: tensor for name, tensor in first.items()}
 
 
 Steps = Generator[Tensor, Tensor, Block]
@@ -41,19 +69,32 @@ Forward = Callable[[Block], tuple[Tensor, Backward]]
 
 
 def local_steps(
-    forward: Forward, block: Block, share: Tensor | float, steps: LocalSteps, rate: float, *, grouped: bool = False
+    forward: Forward,
+    block: Block,
+    trainable: Collection[str],
+    known: Block,
+    share: Tensor | float,
+    steps: LocalSteps,
+    rate: float,
+    *,
+    grouped: bool = False,
 ) -> Steps:
     """Take Q steps θ ← θ − η·g(θ) (Equation 5), changing the block in place.
 
     Args:
         forward: A pass through the network.
-        block: θ_j; changed, and returned in the end.
+        block: θ_j; changed, and returned in the end, with what the optimizer remembers if that is carried on.
+        trainable: The names of the weights that gradient steps change.
+        known: What one client's optimizer remembers of earlier rounds, under the names that it travels under.
         share: What a row weighs in its client's mean loss, 1/n.
         steps: How many, and their options.
         rate: η.
         grouped: Every tensor has a leading dimension of clients: they descend together, each by its own gradient.
     """
-    velocity: dict[str, Tensor] = {}
+    weights = {name: block[name] for name in trainable}
+    optimizer, memory = steps.optimizer, _memory(steps, weights, known, grouped)
+    own = type(optimizer).__module__.startswith("tdcd.core.")
+    start = copy_block(weights) if steps.proximal else {}
     for _ in range(steps.count):
         embeddings, backward = forward(block)
         gradients = yield embeddings
@@ -63,12 +104,26 @@ def local_steps(
                 gradient = _clip(gradient, steps.clip_norm, grouped)
             if steps.weight_decay:
                 gradient = {name: g + steps.weight_decay * block[name] for name, g in gradient.items()}
-            if steps.momentum:
-                for name, g in gradient.items():  # a weight that a step does not use keeps its velocity
-                    velocity[name] = steps.momentum * velocity[name] + g if name in velocity else g
-                gradient = {name: velocity[name] for name in gradient}
-            add_scaled_(block, gradient, -rate)
-    return block
+            if steps.proximal:
+                gradient = {name: g + steps.proximal * (weights[name] - start[name]) for name, g in gradient.items()}
+            if own:
+                memory = optimizer.apply(gradient, memory, weights, rate)
+            else:
+                memory = apply_checked(optimizer, gradient, memory, weights, rate)
+    return block | ({CARRIED + name: tensor for name, tensor in memory.items()} if steps.carry else {})
+
+
+def _memory(steps: LocalSteps, weights: Block, known: Block, grouped: bool) -> Memory:
+    """Return what the optimizer remembers before a client's first step in a round."""
+    if steps.carry:
+        memory = {name.removeprefix(CARRIED): tensor for name, tensor in known.items()}
+    else:
+        with calling("optimizer", steps.optimizer):
+            memory = dict(steps.optimizer.init({name: t[0] for name, t in weights.items()} if grouped else weights))
+    if not grouped or not memory:
+        return {name: tensor.clone() for name, tensor in memory.items()}
+    clients = len(next(iter(weights.values())))
+    return {name: tensor.expand(clients, *tensor.shape).clone() for name, tensor in memory.items()}
 
 
 def finish(steps: Steps, embeddings: Tensor, gradient: Callable[[Tensor], Tensor]) -> Block:

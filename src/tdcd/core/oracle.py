@@ -18,6 +18,7 @@ from tdcd.core.aggregators import Average, HubMomentum, HubStep, Median, Trimmed
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, named_tensors
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from tdcd.core.optimizers import SGD, Adam
 from tdcd.core.seeds import client_seed
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
@@ -70,16 +71,18 @@ def oracle_round(
                 y = torch.stack([task.labels[p] for p in samples])
                 stale = torch.stack([phi_minus[silo][p] for p in samples])
                 if private is None or private.silo == silo:
-                    local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y))
+                    backward = by_labels(task.objective, stale, y)
                 else:
                     first = torch.stack([phi[silo][p] + phi_minus[silo][p] for p in samples])
                     backward = by_gradients(private, silo, round_, samples, stale, first)
-                    local_steps(model, x, task, round_.rate, backward)
-            models.append({name: tensor.detach() for name, tensor in named_tensors(model)})
+                known = local_steps(model, x, task, round_.rate, backward, states[silo].memory)
+            else:
+                known = optimizer_memory(optimizer_of(model, task, round_.rate, states[silo].memory), model, task)
+            models.append({name: tensor.detach() for name, tensor in named_tensors(model)} | known)
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
             active += [models[-1]] if samples else []
         mean: Block = {}
-        for name, start in blocks[silo].items():
+        for name, start in models[0].items():
             if not start.is_floating_point():
                 mean[name] = whole_mean([model[name] for model in models], weights)
                 continue
@@ -99,6 +102,9 @@ def aggregate(
         ModelError: it is an aggregator that the oracle does not know.
     """
     rule, old, memory = task.aggregator, state.weights, dict(state.memory)
+    for name in [name for name in mean if name.startswith("optimizer/")]:
+        average = mean.pop(name)  # of all clients; or of those that took part, where only they count
+        memory[name] = average if rule.linear else sum(model[name] for model in active) / len(active)  # type: ignore[assignment]
     if type(rule) is Average:
         return SiloState(mean, memory)
     if type(rule) is Median:
@@ -163,25 +169,75 @@ Backward = Callable[[int, Tensor], None]
 """Carries the gradient of a client's mean loss from its embeddings (n, E) at step 0, 1, … back to its weights."""
 
 
-def local_steps(model: nn.Module, x: Tensor, task: SiloTask, rate: float, backward: Backward) -> None:
-    """Take Q steps of stochastic gradient descent on the client's rows (Equation 5)."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
+def local_steps(
+    model: nn.Module, x: Tensor, task: SiloTask, rate: float, backward: Backward, memory: Mapping[str, Tensor]
+) -> Block:
+    """Take Q gradient steps on the client's rows (Equation 5); return what its optimizer remembers, if that is kept."""
+    optimizer = optimizer_of(model, task, rate, memory)
+    if optimizer is None:
         for _ in range(task.steps.count):
             model(x.clone())
-        return
-    optimiser = torch.optim.SGD(
-        parameters,
-        lr=rate,
-        momentum=task.steps.momentum,
-        weight_decay=task.steps.weight_decay,
-    )
+        return {}
+    first = {p: p.detach().clone() for p in model.parameters()}
     for step in range(task.steps.count):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         backward(step, model(x.clone()))  # a network may write to its rows: every step sees the same
         if task.steps.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), task.steps.clip_norm)
-        optimiser.step()
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad += task.steps.proximal * (p.detach() - first[p])
+        optimizer.step()
+    return optimizer_memory(optimizer, model, task)
+
+
+def optimizer_of(
+    model: nn.Module, task: SiloTask, rate: float, memory: Mapping[str, Tensor]
+) -> torch.optim.Optimizer | None:
+    """Return torch's own optimizer for a client's weights, as it left the last round if that is kept.
+
+    Raises:
+        ModelError: it is an optimizer that the oracle does not know.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rule, decay = task.steps.optimizer, task.steps.weight_decay
+    if type(rule) not in (SGD, Adam):
+        raise ModelError(f"the oracle does not know the optimizer {type(rule).__name__}; use another engine")
+    if not parameters:
+        return None
+    optimizer: torch.optim.Optimizer
+    if isinstance(rule, Adam):
+        betas = (rule.beta1, rule.beta2)
+        optimizer = torch.optim.Adam(parameters, lr=rate, betas=betas, eps=rule.epsilon, weight_decay=decay)
+    else:
+        momentum = rule.momentum if isinstance(rule, SGD) else 0.0
+        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            for key in MEMORIES:
+                if (known := memory.get(f"optimizer/{key}/{name}")) is not None:
+                    optimizer.state[p][key] = known.clone()
+    return optimizer
+
+
+MEMORIES = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
+"""What torch's optimizers remember of each weight."""
+
+
+def optimizer_memory(optimizer: torch.optim.Optimizer | None, model: nn.Module, task: SiloTask) -> Block:
+    """Return what an optimizer remembers, if it is kept; of a weight that it has not moved yet, zeros."""
+    if optimizer is None or not task.steps.carry:
+        return {}
+    keys = MEMORIES[1:] if isinstance(task.steps.optimizer, Adam) else MEMORIES[:1]
+    result = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            known = optimizer.state.get(p, {})
+            for key in keys:
+                zeros = torch.zeros(()) if key == "step" else torch.zeros_like(p)
+                value = known.get(key)
+                result[f"optimizer/{key}/{name}"] = zeros if value is None else value.detach().clone()
+    return result
 
 
 def by_labels(objective: Loss, stale: Tensor, y: Tensor) -> Backward:

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from tdcd.core.network import Block
 
+CARRIED = "optimizer/"
+"""Begins the names of what clients' optimizers remember: it travels with the weights, and is averaged as they are."""
 Memory = Mapping[str, Tensor]
 """Named tensors that a part of the training remembers."""
 
@@ -19,6 +21,11 @@ class SiloState:
     """θ_j; empty in a silo that has labels only."""
     memory: Memory = field(default_factory=dict)
     """What else it remembers: momentum at the hub, for example."""
+
+
+def carried(tensors: Mapping[str, Tensor]) -> Block:
+    """Return what clients' optimizers remember, of all that a silo remembers or a client returns."""
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(CARRIED)}
 
 
 States = Mapping[str, SiloState]

@@ -8,9 +8,10 @@ from torch import Tensor
 from tdcd.core.aggregators import Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
-from tdcd.core.network import Network
+from tdcd.core.network import Block, Network
 from tdcd.core.objective import Loss
 from tdcd.core.script import total
+from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster
 
 
@@ -35,6 +36,10 @@ class SiloTask:
     """What the hub makes of its clients' weights."""
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
+
+    def sent(self, state: SiloState) -> Block:
+        """Return what a client receives of its silo's state: the weights, and what its optimizer remembers."""
+        return self.steps.sent(state, self.network.trainable)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class Training:
     def ledger(self) -> Ledger:
         """Return what counts the bytes of a round."""
         some = next(iter(self.tasks.values()))
-        blocks = {silo: block_bytes(task.network.initial()) for silo, task in self.tasks.items()}
+        blocks = {silo: block_bytes(task.sent(SiloState(task.network.initial()))) for silo, task in self.tasks.items()}
         return Ledger(
             plan=self.plan,
             steps=self.steps,

@@ -43,8 +43,8 @@ class LocalClients:
         return self._worker
 
     async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
-        self._state = state
-        self._own = self._trained.embed(state.weights, self._round)
+        self._state, self._sent = state, self._trained.task.sent(state)
+        self._own = self._trained.embed(self._sent, self._round)
         return self._own
 
     async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
@@ -58,7 +58,7 @@ class LocalClients:
         worker, state = self._trained, self._state
         gathered = worker.descend(rows)
         if isinstance(gathered, Mean):
-            add_idle(gathered, worker, state.weights)
+            add_idle(gathered, worker, self._sent)
         round_ = self._training.hub_round(self._silo, self._round.number)
         return aggregate(worker.task.aggregator, state, gathered, round_)
 

@@ -13,9 +13,10 @@ from tdcd.errors import JobError, join_names, nearest
 from tdcd.experiments.sweep_file import LABELS, STEPS, Sweep, labels
 from tdcd.files import flat, quoted_key
 from tdcd.jobs.load import load_job
-from tdcd.jobs.run import variant_job
+from tdcd.jobs.run import carried, variant_job
 from tdcd.jobs.schema import Baseline, Job
 from tdcd.training.metrics import METRICS
+from tdcd.training.settings import Settings
 
 RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"
 RESERVED = {
@@ -93,7 +94,7 @@ def combinations(
     for kind in sweep.baselines:
         for (case, settings, values), own in zip(points, federated, strict=True):
             kept = {key: value for key, value in values.items() if matters(key, kind)}
-            plain = {} if kind == "one-tier" else _single_steps(own.job.training.momentum)
+            plain = {} if kind == "one-tier" else _single_steps(own.job.training)
             job, axes = _job(sweep, where, {**settings, **kept, **overrides, **plain}), _axes(sweep, case, kept)
             if kind == "alone":
                 parts += [Combination(f"{silo} alone", axes, job) for silo in (silos(job) if silos else ())]
@@ -105,10 +106,10 @@ def combinations(
     return distinct
 
 
-def _single_steps(momentum: float) -> dict[str, Any]:
-    """Return the settings of single steps, whose momentum the hub carries. See ``plain_steps``."""
-    aggregator = {"kind": "momentum", "momentum": momentum} if momentum else {"kind": "average"}
-    return {STEPS: 1, "training.momentum": 0.0, "training.aggregator": aggregator}
+def _single_steps(settings: Settings) -> dict[str, Any]:
+    """Return the settings of single steps, as a sweep file would have them. See ``plain_steps``."""
+    dumped = settings.model_copy(update=carried(settings)).model_dump()
+    return {STEPS: 1} | {f"training.{key}": dumped[key] for key in carried(settings)}
 
 
 def _central(sweep: Sweep, kind: Baseline, axes: Mapping[str, Any], job: Job) -> Combination | None:

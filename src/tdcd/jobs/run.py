@@ -9,9 +9,11 @@ SILO alone   one silo, all of its rows at one client, by plain steps: what it ca
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tdcd.compute import cores
 from tdcd.core.aggregators import Average, HubMomentum
+from tdcd.core.optimizers import SGD
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
@@ -150,6 +152,18 @@ def variant_job(job: Job, variant: str) -> Job:
     )
 
 
+def carried(settings: Settings) -> dict[str, Any]:
+    """Return the settings of an optimizer that remembers from step to step, where each step is a round.
+
+    A hub can carry SGD's momentum itself; what other optimizers remember travels with the weights.
+    """
+    common: dict[str, Any] = {"proximal": 0.0, "aggregator": Average(), "carry_optimizer": False}
+    if not isinstance(settings.optimizer, SGD):
+        return common | {"carry_optimizer": True}
+    momentum = settings.optimizer.momentum
+    return common | ({"optimizer": SGD(), "aggregator": HubMomentum(momentum)} if momentum else {})
+
+
 def plain_steps(settings: Settings) -> Settings:
     """Return the settings of as many gradient steps with an exchange after each of them.
 
@@ -165,8 +179,7 @@ def plain_steps(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "local_steps": 1,
-            "momentum": 0.0,
-            "aggregator": HubMomentum(settings.momentum) if settings.momentum else Average(),
+            **carried(settings),
             "rounds": settings.rounds * steps,
             "rate": rate,
             "schedule": schedule,

@@ -11,6 +11,7 @@ from tdcd.core.aggregators import AGGREGATORS, Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
 from tdcd.core.sampling import draw_batch
 from tdcd.errors import JobError
 from tdcd.registry import Imported, Registry
@@ -34,6 +35,7 @@ Count = Annotated[int, Field(gt=0), BeforeValidator(_plain)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+OPTIMIZER = Registry[Optimizer]("optimizer", Optimizer, OPTIMIZERS)
 AGGREGATOR = Registry[Aggregator]("aggregator", Aggregator, AGGREGATORS)
 
 
@@ -62,8 +64,14 @@ class Settings(Strict):
     """What a hub makes of its clients' weights. "average" is the paper's rule."""
     positive_weight: Positive = 1.0
     """Weight of a positive row; for the binary loss only."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of the local steps. It starts afresh in each round, so that it needs two local steps or more."""
+    optimizer: Annotated[Optimizer | Imported, BeforeValidator(OPTIMIZER.read), PlainSerializer(OPTIMIZER.write)] = (
+        SGD()
+    )
+    """How a client's weights move by its gradient. Plain SGD is the paper's."""
+    carry_optimizer: bool = False
+    """Carry what optimizers remember from round to round, averaged by the hub; default: they start afresh in each."""
+    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """μ of FedProx: a term μ/2·‖θ − θ_j‖² in a client's loss keeps it near the weights that it began with."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Positive | None = None
     """Largest norm of a client's gradient."""
@@ -81,11 +89,18 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        if self.momentum and self.local_steps == 1:
+        remembers = not (isinstance(self.optimizer, SGD) and not self.optimizer.momentum)
+        if isinstance(self.optimizer, SGD) and remembers and self.local_steps == 1 and not self.carry_optimizer:
             raise ValueError(
                 "momentum starts afresh in each round, so that with local_steps = 1 it does nothing; let the hub carry "
-                f'it from round to round with aggregator = {{ kind = "momentum", momentum = {self.momentum:g} }}'
+                f'it: aggregator = {{ kind = "momentum", momentum = {self.optimizer.momentum:g} }}'
             )
+        if self.carry_optimizer and not remembers:
+            raise ValueError(
+                "carry_optimizer: plain SGD remembers nothing; give it momentum, or take another optimizer"
+            )
+        if self.proximal and self.local_steps == 1:
+            raise ValueError("proximal: with local_steps = 1 clients never leave the weights that they begin with")
         if self.averaging == "samples" and not (isinstance(self.aggregator, Imported) or self.aggregator.linear):
             raise ValueError(
                 'averaging = "samples" goes with aggregators of the clients\' mean; to others all clients count alike'
@@ -108,12 +123,19 @@ class Settings(Strict):
     @property
     def steps(self) -> LocalSteps:
         """What a client does in a round."""
-        return LocalSteps(self.local_steps, self.momentum, self.weight_decay, self.clip_norm)
+        return LocalSteps(
+            self.local_steps,
+            OPTIMIZER.make(self.optimizer),
+            self.weight_decay,
+            self.clip_norm,
+            self.proximal,
+            self.carry_optimizer,
+        )
 
     @property
     def imports(self) -> dict[str, str]:
         """The import paths of parts that a user has written, each under what it is."""
-        parts = {"aggregator": self.aggregator}
+        parts = {"aggregator": self.aggregator, "optimizer": self.optimizer}
         return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
 
     def make_aggregator(self) -> Aggregator:

@@ -12,6 +12,7 @@ from tdcd.core.aggregators import check_room
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.objective import CrossEntropy
+from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
 from tdcd.core.topology import Roster, Samples
@@ -103,9 +104,10 @@ def prepare(
         _prepare_labels(part, width, settings).to(device) if part else None for part in (validation, test)
     )
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
-    aggregator = settings.make_aggregator()
+    aggregator, steps = settings.make_aggregator(), settings.steps
     for silo, network in networks.items():
-        check_room(aggregator, len(federation.rosters[silo].clients), block_bytes(network.initial()), silo)
+        sent = steps.sent(SiloState(network.initial()), network.trainable)
+        check_room(aggregator, len(federation.rosters[silo].clients), block_bytes(sent), silo)
     tasks = {
         silo: SiloTask(
             silo=silo,
@@ -114,7 +116,7 @@ def prepare(
             labels=train.labels,
             roster=federation.rosters[silo],
             objective=objective,
-            steps=settings.steps,
+            steps=steps,
             averaging=settings.averaging,
             aggregator=aggregator,
             seed=settings.seed,

@@ -10,8 +10,11 @@ from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
 from tdcd.core.aggregators import Aggregator
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
+from tdcd.core.optimizers import Optimizer
+from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
@@ -38,6 +41,7 @@ def train(
     models: Models,
     settings: Settings,
     *,
+    optimizer: Optimizer | None = None,
     aggregator: Aggregator | None = None,
     labels: Labels | None = None,
     validation: Samples | None = None,
@@ -60,6 +64,7 @@ def train(
         federation: The training data.
         models: A model specification for all silos, or a specification or ``nn.Module`` for each by name.
         settings: Loss, rounds, local steps, batch size, rate …
+        optimizer: How a client's weights move by its gradient, in place of that of the settings.
         aggregator: What a hub makes of its clients' weights, in place of that of the settings.
         labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
         validation: Held-out samples to choose settings by.
@@ -81,8 +86,9 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
-    if aggregator is not None:
-        settings = Settings.model_validate({**dict(settings), "aggregator": aggregator})
+    parts = {"optimizer": optimizer, "aggregator": aggregator}
+    if chosen := {name: part for name, part in parts.items() if part is not None}:
+        settings = Settings(**{**dict(settings), **chosen})
     labels = labels or Labels()
     setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
     first = starting_blocks(setup.networks, initial, setup.label_only)
@@ -161,6 +167,7 @@ def describe_federation(
                 silo,
                 federation.rosters[silo],
                 setup.networks.get(silo),
+                settings.steps,
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
                 network_description=setup.descriptions.get(silo, ""),
                 compute=engine.compute_plan.get(silo, "nothing"),
@@ -176,6 +183,7 @@ def describe_silo(
     silo: str,
     roster: Roster,
     network: Network | None,
+    steps: LocalSteps,
     *,
     row_shape: Sequence[int],
     network_description: str,
@@ -183,7 +191,7 @@ def describe_silo(
     preparation: "Preparation | None",
 ) -> SiloRecord:
     """Describe a silo; one that has labels only has no network."""
-    block = dict(named_tensors(network.module)) if network else {}
+    block = steps.sent(SiloState(dict(named_tensors(network.module))), network.trainable) if network else {}
     return SiloRecord(
         name=silo,
         features=network is not None,

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from tdcd.core.average import Gathered, Mean
 from tdcd.core.network import Block
 from tdcd.core.parts import calling, check_tensors
-from tdcd.core.state import Memory, SiloState
+from tdcd.core.state import Memory, SiloState, carried
 from tdcd.errors import ModelError
 
 PREFIX = "aggregator/"
@@ -63,7 +63,9 @@ def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, roun
     Raises:
         ModelError: the aggregator fails, or returns what cannot be a silo's weights.
     """
+    linear = isinstance(gathered, Mean)
     received = gathered.result() if isinstance(gathered, Mean) else gathered.stacked()
+    travelled = {name: received.pop(name) if linear else received.pop(name).mean(0) for name in carried(received)}
     memory = {name.removeprefix(PREFIX): t for name, t in state.memory.items() if name.startswith(PREFIX)}
     with calling("aggregator", aggregator):
         memory = memory or dict(aggregator.init(state.weights))
@@ -76,7 +78,7 @@ def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, roun
         check_tensors(weights, state.weights, "aggregator", aggregator, finite=_finite(received))
         check_tensors(remembered, memory, "aggregator", aggregator, finite=False)
     kept = {name: tensor for name, tensor in state.memory.items() if not name.startswith(PREFIX)}
-    return SiloState(weights, kept | {PREFIX + name: tensor for name, tensor in remembered.items()})
+    return SiloState(weights, kept | travelled | {PREFIX + name: tensor for name, tensor in remembered.items()})
 
 
 def _finite(block: Block) -> bool:

@@ -10,7 +10,7 @@ A state outlives the stream: a client that reconnects to the same hub is ready a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tdcd.compute.whole import embed_whole
 from tdcd.compute.worker import Worker
 from tdcd.core.average import mean_of
 from tdcd.core.network import Block, Network, named_tensors
+from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
@@ -68,12 +69,14 @@ class Ready:
     worker: Worker | None
     label_holder: LabelHolder | None
     """Its labels, where they are private."""
+    received: Block = field(default_factory=dict)
+    """Tensors like those that the hub sends with each round: weights, and what the optimizer remembers."""
 
     @cached_property
     def most(self) -> int:
         """Bytes that a request may have; asked for with every frame."""
         rows = sum(len(numbers) for numbers in self.numbers.values())
-        weights = sum(tensor.nbytes for _, tensor in named_tensors(self.network.module)) if self.network else 0
+        weights = sum(tensor.nbytes for tensor in self.received.values())
         return max(BEGINNING, 2 * weights + rows * (self.width * VECTORS + 64))
 
 
@@ -235,7 +238,10 @@ class Session:
         if len(rows.get(Part.TRAIN, ())):
             labels = self._training_labels(request, holder, len(rows[Part.TRAIN]))
             worker = self._worker(network, rows[Part.TRAIN], labels.to(device), request.width)
-        self._ready = Ready(request.setup, numbers, rows, request.population, request.width, network, worker, holder)
+        received = settings.steps.sent(SiloState(dict(named_tensors(network.module))), network.trainable)
+        self._ready = Ready(
+            request.setup, numbers, rows, request.population, request.width, network, worker, holder, received
+        )
         return types.Begun()
 
     def _worker(self, network: Network, rows: Tensor, labels: Tensor, width: int) -> Worker:
@@ -393,7 +399,7 @@ class Session:
 
     def _take_weights(self, version: int, weights: tuple[Tensor, ...]) -> Block:
         network = known(known(self._ready, "the beginning").network, "a network")
-        likes = dict(named_tensors(network.module))
+        likes = known(self._ready, "the beginning").received
         block = {}
         for name, tensor in named(likes, weights, "the hub's weights"):
             check_weight(tensor, likes[name], f"the hub's weights '{name}'")

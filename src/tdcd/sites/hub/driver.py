@@ -66,7 +66,7 @@ class SiteClients:
             away: Returns the samples of the next mini-batch whose clients are away at the end of this round.
         """
         self._clients, self._plan, self._model = clients, prepared.plan, prepared.model
-        self._settings, self._aggregator, self._round = prepared.settings, prepared.aggregator, round_
+        self._settings, self._prepared, self._round = prepared.settings, prepared, round_
         self._stamp, self._version, self._away = stamp, version, away
         self._batch, self._lost = batch, samples_array(lost)
         self._largest_update = prepared.largest_update
@@ -74,8 +74,8 @@ class SiteClients:
         self._rows = {self._plan.roster.clients[client]: shards.order[place] for client, place in shards}
 
     async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
-        self._state = state
-        weights = tuple(state.weights.values())
+        self._state, self._sent = state, self._prepared.sent(state)
+        weights = tuple(self._sent.values())
         messages = {name: Embed(self._version, weights, self._without(name)) for name in self._rows}
         asked = {name: self._clients.links.get(name) for name in self._rows}
         embeddings = await self._embeddings(messages)
@@ -147,9 +147,9 @@ class SiteClients:
         return joined
 
     async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
-        block, uniform = self._state.weights, self._settings.averaging == "uniform"
+        block, uniform = self._sent, self._settings.averaging == "uniform"
         rows = self._zeros() if isinstance(rows, int) else rows
-        names, aggregator = list(block), self._aggregator
+        names, aggregator = list(block), self._prepared.aggregator
         mean = Mean(block if aggregator.linear else {})
         held: dict[str, Block] = {client: {} for client in self._rows}
         moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
@@ -169,9 +169,10 @@ class SiteClients:
 
         def check_one(client: str, name: str, tensor: Tensor) -> None:
             like = block[name]
-            if check_weight(tensor, like, f"weights '{name}'") and self._largest_update is not None:
+            bounded = self._largest_update is not None and name in self._state.weights
+            if check_weight(tensor, like, f"weights '{name}'") and bounded:
                 moved[client] = hypot(moved[client], float((tensor - like).double().norm()))
-                if moved[client] > self._largest_update:
+                if self._largest_update is not None and moved[client] > self._largest_update:
                     raise UnboundedError(
                         f"its weights have moved by {moved[client]:.4g} in a round, more than "
                         f"deployment.largest_update = {self._largest_update:g}"

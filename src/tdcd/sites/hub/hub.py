@@ -135,7 +135,9 @@ class Hub:
     async def evaluate(self, state: SiloState, judge: Judge) -> tuple[Measurement, Verdict]:
         """Measure the whole model, together with the other hubs."""
         evaluator = Evaluator(self.context, self.prepared)
-        return await evaluator.evaluate(state.weights, self.context.progress.round, self._version, judge)
+        return await evaluator.evaluate(
+            self.setup.ready().sent(state), self.context.progress.round, self._version, judge
+        )
 
     async def conclude(self, number: int, selected: int) -> bool:
         """Wait until all hubs have written what they hold at the end: one that was killed may need this one.

@@ -238,6 +238,7 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         hub.context.silo,
         hub.prepared.plan.roster,
         hub.prepared.model.network,
+        hub.prepared.steps,
         row_shape=hub.prepared.model.shape or (),
         network_description=job.model_of(hub.context.silo).describe(),
         compute="at its clients' sites",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.aggregators import Aggregator, HubRound, check_room
+from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
@@ -52,10 +53,16 @@ class Prepared:
     settings: Settings
     plan: SiloPlan
     model: Model
+    steps: LocalSteps
     aggregator: Aggregator
     """What the hub makes of its clients' weights."""
     largest_update: float | None = None
     """How far a client's weights may move in a round."""
+
+    def sent(self, state: SiloState) -> Block:
+        """Return what clients receive of the silo's state."""
+        network = self.model.network
+        return self.steps.sent(state, network.trainable) if network else {}
 
     def hub_round(self, number: int, silos: int) -> HubRound:
         """Return what the hub knows of a round, in which so many silos have features."""
@@ -114,11 +121,11 @@ class HubSetup:
             rows = data.federation.samples.features.get(context.silo)
             shape = None if rows is None else tuple(rows.shape[1:])
         model = self._build(plan, shape)
-        aggregator = settings.make_aggregator()
+        steps, aggregator, bound = settings.steps, settings.make_aggregator(), context.job.deployment.largest_update
         if model.network:
-            size = block_bytes(dict(named_tensors(model.network.module)))
-            check_room(aggregator, len(plan.roster.clients), size, context.silo)
-        self.prepared = Prepared(settings, plan, model, aggregator, context.job.deployment.largest_update)
+            sent = steps.sent(SiloState(dict(named_tensors(model.network.module))), model.network.trainable)
+            check_room(aggregator, len(plan.roster.clients), block_bytes(sent), context.silo)
+        self.prepared = Prepared(settings, plan, model, steps, aggregator, bound)
         await self._news.tell()
 
     def end_alignment(self) -> None:
