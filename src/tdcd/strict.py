@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -44,14 +44,13 @@ class Strict(BaseModel, metaclass=_Raising):
         return values
 
 
-def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iterator[str]:
+def problems(error: ValidationError, table: Any = None) -> Iterator[str]:
     """Yield a line for each problem: ``training.rounds: should be greater than 0 (is -3)``.
 
-    ``tags`` are names that pydantic adds to a place to say which member of a union it tried; users do not
-    write them, so they are left out.
+    ``table`` is what was checked, where tables in it have a kind.
     """
     for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for part in problem["loc"] if part not in tags)
+        place = ".".join(_keys(problem["loc"], table))
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
         message = re.sub(r"valid dictionary( or instance of \w+)?", "table", message)
         record = {name: str(value).replace("'", "") for name, value in problem.get("ctx", {}).items()}
@@ -63,6 +62,22 @@ def problems(error: ValidationError, tags: frozenset[str] = frozenset()) -> Iter
         elif problem["type"] not in ("unknown_key", "missing", "value_error"):
             message += f" (is {problem['input']!r})"
         yield f"{place}: {message}" if place else message
+
+
+def _keys(place: Iterable[int | str], table: Any) -> Iterator[str]:
+    """Yield the keys that lead to a problem, without the tags that pydantic adds after tables with a kind.
+
+    A tag is the kind, or stands in angle brackets; a key of the same name may follow it, or be in another table.
+    """
+    tagged = False
+    for part in place:
+        kind = table.get("kind") if isinstance(table, Mapping) else None
+        if not tagged and kind is not None and (part == kind or str(part).startswith("<")):
+            tagged = True
+            continue
+        yield str(part)
+        tagged = False
+        table = table.get(part) if isinstance(table, Mapping) else None
 
 
 def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:

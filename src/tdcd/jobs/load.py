@@ -10,15 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tdcd.data.features import FEATURES_TAGS
-from tdcd.data.rows import ROWS_TAGS
 from tdcd.data.sets import SETS
 from tdcd.errors import JobError, nearest
 from tdcd.files import quoted_key, split_key
 from tdcd.jobs.schema import EMBEDDED, TABLES, Job, SetJob, TableJob
-from tdcd.models import MODEL_TAGS
 from tdcd.strict import problems
-from tdcd.training.schedules import SCHEDULE_TAGS
 
 
 def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
@@ -64,8 +60,7 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     try:
         return (TableJob if source == TABLES else SetJob).model_validate(table)
     except ValidationError as error:
-        result = problems(error, tags=MODEL_TAGS | SCHEDULE_TAGS | ROWS_TAGS | FEATURES_TAGS | SETS.keys() | {"tables"})
-        raise JobError("\n".join(f"{where}: {problem}" for problem in result)) from error
+        raise JobError("\n".join(f"{where}: {problem}" for problem in problems(error, table))) from error
 
 
 def embedded_job_text(name: str) -> str:
