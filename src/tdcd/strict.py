@@ -44,10 +44,13 @@ class Strict(BaseModel, metaclass=_Raising):
         return values
 
 
-def problems(error: ValidationError, table: Any = None) -> Iterator[str]:
+def problems(error: ValidationError, table: Any = None, homes: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yield a line for each problem: ``training.rounds: should be greater than 0 (is -3)``.
 
-    ``table`` is what was checked, where tables in it have a kind.
+    Args:
+        error: The problems.
+        table: What was checked, where tables in it have a kind.
+        homes: Where a key belongs, for one that stands in a wrong table.
     """
     for problem in error.errors(include_url=False):
         place = ".".join(_keys(problem["loc"], table))
@@ -59,6 +62,8 @@ def problems(error: ValidationError, table: Any = None) -> Iterator[str]:
         elif problem["type"] == "union_tag_invalid":
             place = f"{place}.{record['discriminator']}"
             message = f"'{record['tag']}' is not known{nearest(record['tag'], record['expected_tags'].split(', '))}"
+        elif problem["type"] == "unknown_key" and homes and record["key"] in homes:
+            message = f"unknown key '{record['key']}'; did you mean {homes[record['key']]}?"
         elif problem["type"] not in ("unknown_key", "missing", "value_error"):
             message += f" (is {problem['input']!r})"
         yield f"{place}: {message}" if place else message

@@ -213,6 +213,14 @@ SETTINGS = [
             after=edit("job.toml", "[training]", "[trainning]")),
     mistake("misspelt key of a silo", "train job.toml", "silos.bank: unknown key 'lable'; did you mean 'label'?",
             after=edit("job.toml", "label =", "lable =")),
+    mistake("key without its table", "train job.toml --set rate=0.1", "unknown key 'rate'; did you mean "
+            "'training.rate'?"),
+    mistake("key in another table", "train job.toml", "model: unknown key 'rounds'; did you mean 'training.rounds'?",
+            after=edit("job.toml", 'kind = "linear"', 'kind = "linear"\nrounds = 5')),
+    mistake("key of a silo", "train job.toml", "data: unknown key 'label'; did you mean 'silos.NAME.label'?",
+            after=edit("job.toml", 'source = "tables"', 'source = "tables"\nlabel = "y"')),
+    mistake("key below a table", "train job.toml", "data: unknown key 'device'; did you mean 'device', at the top of "
+            "the file?", after=edit("job.toml", 'source = "tables"', 'source = "tables"\ndevice = "cpu"')),
     mistake("misspelt silo", "train job.toml", "labels.silo: 'bnak' is no silo; did you mean 'bank'?",
             after=edit("job.toml", 'silo = "bank"', 'silo = "bnak"')),
     mistake("misspelt model", "train job.toml --set model.kind=linaer", "unknown kind of model 'linaer'",

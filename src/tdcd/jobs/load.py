@@ -13,8 +13,21 @@ from pydantic import ValidationError
 from tdcd.data.sets import SETS
 from tdcd.errors import JobError, nearest
 from tdcd.files import quoted_key, split_key
-from tdcd.jobs.schema import EMBEDDED, TABLES, Job, SetJob, TableJob
+from tdcd.jobs.schema import (
+    EMBEDDED,
+    TABLES,
+    Deployment,
+    Job,
+    SetData,
+    SetJob,
+    SetSilo,
+    TableData,
+    TableJob,
+    TableSilo,
+)
 from tdcd.strict import problems
+from tdcd.training.labels import Labels
+from tdcd.training.settings import Settings
 
 
 def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
@@ -57,10 +70,20 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     source = data.get("source") if isinstance(data, Mapping) else None
     if isinstance(source, str) and source not in (*SETS, TABLES):
         raise JobError(f"{where}: data.source: '{source}' is not known{nearest(source, (*SETS, TABLES))}")
+    kind = TableJob if source == TABLES else SetJob
     try:
-        return (TableJob if source == TABLES else SetJob).model_validate(table)
+        return kind.model_validate(table)
     except ValidationError as error:
-        raise JobError("\n".join(f"{where}: {problem}" for problem in problems(error, table))) from error
+        result = problems(error, table, _homes(kind))
+        raise JobError("\n".join(f"{where}: {problem}" for problem in result)) from error
+
+
+def _homes(kind: type[Job]) -> dict[str, str]:
+    """Return where each key of a job belongs; of two places the one that users mean more often."""
+    silo, data = (TableSilo, TableData) if kind is TableJob else (SetSilo, SetData)
+    tables = {"silos.NAME": silo, "deployment": Deployment, "labels": Labels, "data": data, "training": Settings}
+    homes = {key: f"'{name}.{key}'" for name, own in tables.items() for key in own.model_fields}
+    return homes | {key: f"'{key}', at the top of the file" for key in kind.model_fields}
 
 
 def embedded_job_text(name: str) -> str:
