@@ -16,6 +16,9 @@ else:
     ModelMetaclass = type(BaseModel)
 
 
+_NUMBER = re.compile(r"[+-]?[0-9.]*[0-9][0-9.]*([eE][+-]?[0-9]+)?")
+
+
 class _Raising(ModelMetaclass):
     """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; errors in tables read from files name the key."""
 
@@ -55,7 +58,7 @@ def problems(error: ValidationError, table: Any = None, homes: Mapping[str, str]
     for problem in error.errors(include_url=False):
         place = ".".join(_keys(problem["loc"], table))
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
-        message = re.sub(r"valid dictionary( or instance of \w+)?", "table", message)
+        message = re.sub(r"valid dictionary( or .*)?", "table", message)
         record = {name: str(value).replace("'", "") for name, value in problem.get("ctx", {}).items()}
         if problem["type"] == "union_tag_not_found":
             message = f"needs a {record['discriminator']}"
@@ -65,8 +68,16 @@ def problems(error: ValidationError, table: Any = None, homes: Mapping[str, str]
         elif problem["type"] == "unknown_key" and homes and record["key"] in homes:
             message = f"unknown key '{record['key']}'; did you mean {homes[record['key']]}?"
         elif problem["type"] not in ("unknown_key", "missing", "value_error"):
-            message += f" (is {problem['input']!r})"
+            message += f" (is {problem['input']!r}{_quotes(problem['type'], problem['input'])})"
         yield f"{place}: {message}" if place else message
+
+
+def _quotes(kind: str, value: Any) -> str:
+    """Tell what quotes make of a number, and a number without them."""
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
+        return ", a text; write it without quotes"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return ", a number; write it in quotes" if kind == "string_type" and number else ""
 
 
 def _keys(place: Iterable[int | str], table: Any) -> Iterator[str]:
