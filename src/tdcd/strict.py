@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from tdcd.errors import JobError, nearest
@@ -45,6 +45,17 @@ class Strict(BaseModel, metaclass=_Raising):
                         "unknown_key", "unknown key '{key}'{hint}", {"key": str(key), "hint": hint}
                     )
         return values
+
+
+def matching(pattern: str, what: str) -> AfterValidator:
+    """Check texts against a pattern; ``what`` says in words what they may be, as few users read patterns."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{what} (is {value!r})")
+        return value
+
+    return AfterValidator(check)
 
 
 def problems(error: ValidationError, table: Any = None, homes: Mapping[str, str] | None = None) -> Iterator[str]:

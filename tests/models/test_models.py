@@ -95,7 +95,7 @@ def test_read_from_a_table() -> None:
         ({"kind": "mlp", "hiden": [3]}, "unknown key 'hiden'; did you mean 'hidden'"),
         ({"kind": "mlp", "hidden": []}, "at least 1"),
         ({"kind": "lstm", "hidden": 0}, "greater than 0"),
-        ({"kind": "a:b:c"}, "pattern"),
+        ({"kind": "a:b:c"}, "is written as"),
     ],
 )
 def test_a_table_that_is_no_model(table: dict[str, object], says: str) -> None:

@@ -15,7 +15,7 @@ from tdcd.costs import T_COMM, Costs, Time
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.files import flat, split_key
 from tdcd.jobs.load import resolve_paths
-from tdcd.jobs.schema import EMBEDDED, Baseline
+from tdcd.jobs.schema import EMBEDDED, Baseline, Name
 from tdcd.strict import Strict, problems
 from tdcd.training.settings import Count, Positive
 
@@ -60,7 +60,7 @@ class Picture(Strict):
 class Sweep(Strict):
     """A whole sweep file."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Name
     """Names its directory."""
     title: str = ""
     """What it is about, for the report."""

@@ -20,7 +20,7 @@ from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.models import Imported, Model, ModelSpec
-from tdcd.strict import Strict, problems
+from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings
 from tdcd.training.train import EngineName
@@ -33,7 +33,11 @@ TABLES = "tables"
 TEMPLATES = (TABLES,)
 """Jobs to fill in before they can run."""
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 Baseline = Literal["central", "alone", "one-tier"]
+Name = Annotated[
+    str, matching(NAME, "names a directory: letters, digits, dots, dashes and underscores, and first a letter or digit")
+]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -202,7 +206,7 @@ class TableSilo(TableSettings, SiloJob):
 class Job(Strict):
     """A whole job file: a SetJob or a TableJob, by the source of its data."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "job"
+    name: Name = "job"
     """Names the run directory."""
     engine: EngineName = "local"
     """Where to run: "local" in this process; "oracle" by the slow pseudocode."""
@@ -286,7 +290,7 @@ class TableJob(Job):
                     silo.settings_of(client)
                 except JobError as error:
                     raise ValueError(f"silos.{name}.clients.{client}: {error}") from error
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            if not re.fullmatch(NAME, name):
                 raise ValueError(f"silos: '{name}': a name has letters, digits, dots, dashes and underscores")
         if all(silo.named for silo in self.silos.values()):
             for key in ("clients", "rows"):

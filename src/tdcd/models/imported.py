@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
 from torch import nn
 
 from tdcd.errors import ModelError
 from tdcd.models.base import ModelSpec, Shape
 from tdcd.registry import IMPORT_PATH, import_object
+from tdcd.strict import matching
 
 
 class Imported(ModelSpec):
@@ -17,7 +17,7 @@ class Imported(ModelSpec):
     ``nn.Module`` that takes rows (n, *shape) and returns embeddings (n, outputs).
     """
 
-    kind: Annotated[str, Field(pattern=IMPORT_PATH)]
+    kind: Annotated[str, matching(IMPORT_PATH, "is written as 'package.module:factory'")]
     options: dict[str, Any] = {}
 
     @property

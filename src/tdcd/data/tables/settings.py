@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tdcd.strict import Strict
+from tdcd.strict import Strict, matching
 
 _DIRECTIVES = frozenset("dmYybBHMS")
 
@@ -51,13 +51,15 @@ def _aggregate(value: Any) -> Any:
 class TableFormat(Strict):
     """How a client's file is written; what a client does not say is as its silo says."""
 
-    separator: Annotated[str, Field(pattern=r"^[\t !#-/:-@\[-`{-~]$")] = ","
+    separator: Annotated[
+        str, matching(r"[\t !#-/:-@\[-`{-~]", 'is one sign, such as "," or ";", or "\\t" for a tab')
+    ] = ","
     """What separates the cells of a CSV file."""
     encoding: Annotated[str, BeforeValidator(_encoding)] = "utf-8"
     """How a CSV file writes characters as bytes. A file that begins with a mark of UTF-8 or UTF-16 is read as that."""
     decimal: Literal[".", ","] = "."
     """What stands before the decimals of numbers in a CSV file."""
-    thousands: Annotated[str, Field(pattern=r"^[., ']?$")] = ""
+    thousands: Annotated[str, matching("[., ']?", 'is ".", ",", "\'" or " ", or "" for nothing')] = ""
     """What groups the digits of numbers in a CSV file."""
     date_format: Annotated[str, BeforeValidator(_date_format)] | None = None
     """How dates are written besides 2026-01-28: "%d.%m.%Y" for 28.01.2026."""
