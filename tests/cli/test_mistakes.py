@@ -191,6 +191,8 @@ COMMANDS = [
     mistake("job as a sweep", "sweep job.toml", "job.toml: this is a job file", "tdcd train job.toml"),
     mistake("job as a run", "predict job.toml", "job.toml is a file; name the directory of a run"),
     mistake("table as a job", "train north.csv", "north.csv: not TOML", "line 1"),
+    mistake("job in UTF-16", "train job.toml", "job.toml: not a text in UTF-8; save it in UTF-8",
+            after=encode("job.toml", "utf-16")),
     mistake("empty job", "train job.toml", "data: Field required", "training: Field required",
             after=write("job.toml", "")),
     mistake("a key twice", "train job.toml", "job.toml: not TOML: Cannot overwrite a value (at line 29",
@@ -539,6 +541,15 @@ SITES = [
     mistake("deploy without files", "deploy job.toml --local", "silos.insurer.clients: ", "name every client's file",
             after=insurer_as('clients = ["only"]')),
 ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_in_a_copy")
+def test_files_may_begin_with_a_mark() -> None:
+    """Some editors write one, and nobody sees it."""
+    for name in FILES:
+        encode(name, "utf-8-sig")()
+    for words in ("train job.toml -q", "sweep sweep.toml --list", "certs job.toml --silo bank --check hub.toml"):
+        assert run_command(*split(words)) == 0
 
 
 @pytest.mark.usefixtures("_in_a_copy")

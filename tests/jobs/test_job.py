@@ -85,7 +85,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="a directory, not a job file"):
         load_job(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(JobError, match=r"binary.toml: cannot be read"):
+    with pytest.raises(JobError, match=r"binary.toml: not a text in UTF-8; save it in UTF-8"):
         load_job(tmp_path / "binary.toml")
 
 

@@ -158,11 +158,13 @@ def load_sweep(path: Path | str) -> Sweep:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise JobError(f"{file}: no such sweep file; docs/sweeps.md shows one") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"{file}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{file}: not a text in UTF-8; save it in UTF-8 ({error})") from error
+    except OSError as error:
+        raise JobError(f"{file}: cannot be read: {error.strerror}") from error
     sweep = parse_sweep(text, str(file), file.parent)
     if sweep.job in EMBEDDED:
         return sweep

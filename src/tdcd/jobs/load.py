@@ -143,7 +143,7 @@ def _text(path: Path | str) -> tuple[str, str]:
         return f"{path} (embedded job)", embedded_job_text(str(path))
     file = Path(path)
     try:
-        return str(file), file.read_text(encoding="utf-8")
+        return str(file), file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError as error:
         beside = {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
         close = difflib.get_close_matches(file.stem, beside, n=1)
@@ -152,8 +152,10 @@ def _text(path: Path | str) -> tuple[str, str]:
     except IsADirectoryError as error:
         run = f"; to go on with a run: tdcd train --resume {quote(str(file))}" if (file / "job.toml").exists() else ""
         raise JobError(f"{file}: a directory, not a job file{run}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"{file}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise JobError(f"{file}: not a text in UTF-8; save it in UTF-8 ({error})") from error
+    except OSError as error:
+        raise JobError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:

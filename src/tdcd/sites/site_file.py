@@ -90,7 +90,7 @@ class ClientSite(Site):
 def is_client(path: Path) -> bool:
     """Tell whether a site file is a client's: it names its hub."""
     try:
-        return "hub" in tomllib.loads(path.read_text(encoding="utf-8"))
+        return "hub" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return False  # whoever reads it tells what is wrong
 
@@ -102,13 +102,15 @@ def read_site(path: Path, kind: type[S]) -> S:
         DeploymentError: it is missing or wrong; names every problem by its key.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise DeploymentError(
             f"{path}: no such site file; name it with --site, or make one: docs/deployment.md"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DeploymentError(f"{path}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise DeploymentError(f"{path}: not a text in UTF-8; save it in UTF-8 ({error})") from error
+    except OSError as error:
+        raise DeploymentError(f"{path}: cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise DeploymentError(f"{path}: not TOML: {error}") from error
     _resolve(table, path.parent)

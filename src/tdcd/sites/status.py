@@ -1,6 +1,5 @@
 """Asking a hub how it is doing."""
 
-import tomllib
 from pathlib import Path
 
 from tdcd.errors import DeploymentError
@@ -8,7 +7,7 @@ from tdcd.sites.event_loop import event_loop
 from tdcd.sites.messages.calls import HubStatus
 from tdcd.sites.security.identity import Identity, authenticate, read_certificates
 from tdcd.sites.security.tls import Open, Trust
-from tdcd.sites.site_file import ClientSite, HubSite, check_loopback, read_site
+from tdcd.sites.site_file import ClientSite, HubSite, check_loopback, is_client, read_site
 from tdcd.sites.transport.base import RefusalError, UnreachableError
 from tdcd.sites.transport.grpc import GrpcHub
 
@@ -48,11 +47,7 @@ def ask(path: Path, *, insecure: bool = False) -> HubStatus:
 
 
 def _site(path: Path) -> HubSite | ClientSite:
-    try:
-        hub = "hub" not in tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        hub = True  # read_site tells what is wrong
-    return read_site(path, HubSite) if hub else read_site(path, ClientSite)
+    return read_site(path, ClientSite) if is_client(path) else read_site(path, HubSite)
 
 
 def _whose(certificate: Path, authority: Path) -> Identity:
