@@ -507,6 +507,11 @@ SITES = [
     mistake("no such client", "client job.toml --silo bank --client nort", "silo 'bank' has no client 'nort'",
             "did you mean 'north'?"),
     mistake("no such site file", f"{AT_HUB} --site site.toml", "site.toml: no such site file", "docs/deployment.md"),
+    mistake("hub's file at a client", f"{AT_CLIENT} --site hub.toml", "hub.toml: this is the site file of a hub, not "
+            "the site file of a client"),
+    mistake("client's file at a hub", f"{AT_HUB} --site client.toml", "client.toml: this is the site file of a client"),
+    mistake("job as a site file", "status job.toml", "job.toml: this is a job file, not the site file of a hub"),
+    mistake("site file as a job", "hub hub.toml --silo bank", "hub.toml: this is a site file, for --site; name"),
     mistake("address without a port", AT_CLIENT, "client.toml: hub: is a host and a port", "(is '127.0.0.1')",
             after=edit("client.toml", "127.0.0.1:7100", "127.0.0.1")),
     mistake("certificates not made", AT_HUB, "hub.pem: cannot be read: No such file", "made by: tdcd certs",

@@ -50,6 +50,8 @@ def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clien
         raise JobError(f"{where}: not TOML: {error}") from error
     if {"iterations", "grid", "cases"} & table.keys():
         raise JobError(f"{where}: this is a sweep file; run it with: tdcd sweep {quote(str(path))}")
+    if {"hub", "listen", "tls"} & table.keys():
+        raise JobError(f"{where}: this is a site file, for --site; name the job file, which all sites share")
     resolve_paths(table, Path(path).parent)
     for key, value in (overrides or {}).items():
         _set(table, key, value)

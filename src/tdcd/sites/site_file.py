@@ -2,6 +2,7 @@
 
 import ipaddress
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -113,11 +114,25 @@ def read_site(path: Path, kind: type[S]) -> S:
         raise DeploymentError(f"{path}: cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise DeploymentError(f"{path}: not TOML: {error}") from error
+    if what := _mistaken(table, kind):
+        wanted = "hub" if kind is HubSite else "client"
+        raise DeploymentError(f"{path}: this is {what}, not the site file of a {wanted}")
     _resolve(table, path.parent)
     try:
         return kind.model_validate(table)
     except ValidationError as error:
         raise DeploymentError("\n".join(f"{path}: {problem}" for problem in problems(error))) from error
+
+
+def _mistaken(table: Mapping[str, Any], kind: type[Strict]) -> str | None:
+    """Tell what a file is that was named instead of another: keys of its own that are unknown would not say so."""
+    if {"model", "training"} & table.keys():
+        return "a job file"
+    if kind is HubSite and "hub" in table:
+        return "the site file of a client"
+    if kind is ClientSite and {"listen", "peers"} & table.keys():
+        return "the site file of a hub"
+    return None
 
 
 def check_loopback(address: str) -> None:
