@@ -514,6 +514,8 @@ SITES = [
     mistake("site file as a job", "hub hub.toml --silo bank", "hub.toml: this is a site file, for --site; name"),
     mistake("address without a port", AT_CLIENT, "client.toml: hub: is a host and a port", "(is '127.0.0.1')",
             after=edit("client.toml", "127.0.0.1:7100", "127.0.0.1")),
+    mistake("address of a web page", AT_CLIENT, "client.toml: hub: is a host and a port", "(is 'https://127.0.0.1:7100')",
+            after=edit("client.toml", "127.0.0.1:7100", "https://127.0.0.1:7100")),
     mistake("certificates not made", AT_HUB, "hub.pem: cannot be read: No such file", "made by: tdcd certs",
             after=remove("certs")),
     mistake("certificates not named", AT_CLIENT, "client 'north' of silo 'bank': its site file names no certificates",

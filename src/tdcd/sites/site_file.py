@@ -1,6 +1,7 @@
 """A site's own file: addresses, certificates, data. It stays where it is; nobody else needs to see it."""
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ S = TypeVar("S", bound=Strict)
 
 def _address(value: Any) -> Any:
     host, _, port = str(value).rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) < 65536:
+    if not re.fullmatch(r"[^/\s]+", host) or not port.isdigit() or not 0 <= int(port) < 65536:
         raise ValueError(f'is a host and a port, such as "hub.bank.example:7100" (is {value!r})')
     return value
 
