@@ -542,6 +542,8 @@ SITES = [
             "hub.pem: it is of the hub of silo 'bank', not of silo 'insurer'"),
     mistake("renew nothing", "certs job.toml --silo bank --renew", "there is no CA (ca.pem) to renew certificates with",
             after=remove("certs")),
+    mistake("certificates for ever", "certs job.toml --silo bank --out new --days 99999999", "value for '--days'",
+            "less than or equal to 36500"),
     mistake("status of a hub that is away", "status hub.toml", "the hub at 127.0.0.1:7100 does not answer",
             "is it started, and is the address right?"),
     mistake("deploy everywhere", "deploy job.toml", "say --local", "tdcd hub and tdcd client"),

@@ -22,12 +22,18 @@ tdcd certs loans.toml --silo bank --check hub.toml  [dim]# are a site's certific
 """
 
 
+LONGEST = 36500
+"""Days: no certificate is to outlive a century, and dates end with the year 9999."""
+
+
 def command(
     job: Annotated[Path, typer.Argument(help="The job file: it names the silo's clients.")],
     silo: Annotated[str, typer.Option("--silo", help="Whose certificates.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The directory; default: certs/SILO.")] = None,
-    days: Annotated[int, typer.Option("--days", min=1, help="How long those of hub and clients are valid.")] = 365,
-    ca_days: Annotated[int, typer.Option("--ca-days", min=1, help="How long the CA is valid.")] = 3650,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=LONGEST, help="How long those of hub and clients are valid.")
+    ] = 365,
+    ca_days: Annotated[int, typer.Option("--ca-days", min=1, max=LONGEST, help="How long the CA is valid.")] = 3650,
     renew: Annotated[bool, typer.Option("--renew", help="Issue them again, all but the CA.")] = False,
     request: Annotated[
         str | None, typer.Option("--request", help="Make a key and a signing request: of this client, or of the 'hub'.")
