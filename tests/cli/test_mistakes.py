@@ -547,6 +547,9 @@ SITES = [
     mistake("status of a hub that is away", "status hub.toml", "the hub at 127.0.0.1:7100 does not answer",
             "is it started, and is the address right?"),
     mistake("deploy everywhere", "deploy job.toml", "say --local", "tdcd hub and tdcd client"),
+    mistake("deploy to a file", "deploy job.toml --local -o all.csv", "all.csv: cannot be made: File exists; choose "
+            "another with --out"),
+    mistake("deploy into a run", "deploy job.toml --local -o run", "run holds another deployment; choose"),
     mistake("deploy without files", "deploy job.toml --local", "silos.insurer.clients: ", "name every client's file",
             after=insurer_as('clients = ["only"]')),
 ]  # fmt: skip

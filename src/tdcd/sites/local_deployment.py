@@ -79,7 +79,10 @@ class LocalFederation:
         names = silos_of(job, read_set(job))
         everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
         data = {identity: _data(job, identity) for identity in everybody}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DeploymentError(f"{folder}: cannot be made: {error.strerror}; choose another with --out") from error
         shared = folder / "job.toml"
         text = tomli_w.dumps(_without_paths(job))
         if shared.exists() and shared.read_text(encoding="utf-8") != text:
