@@ -36,7 +36,7 @@ def command(
     from tdcd.reports.comparison import write_run_extras, write_study
     from tdcd.reports.page import write_report
     from tdcd.reports.study import read_study
-    from tdcd.runs.layout import holds_sweep
+    from tdcd.runs.layout import holds_run, holds_sweep
     from tdcd.runs.reader import read_run
 
     costs = costs_of(cost)
@@ -51,5 +51,7 @@ def command(
         return
     if len(runs) > 1 and out is None:
         raise RunError("say with --out where the report on several runs is to be written")
+    if out is not None and [out] != runs and (holds_run(out) or holds_sweep(out)):
+        raise RunError(f"--out {out}: its own report would be replaced; choose another directory")
     study = read_study(runs, metric=metric, t_comm=t_comm, target=target, costs=costs)
     typer.echo(write_study(study, out or runs[0]))

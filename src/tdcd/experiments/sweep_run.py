@@ -23,7 +23,7 @@ from tdcd.experiments.pool import Processes, processes
 from tdcd.experiments.sweep_file import Sweep
 from tdcd.experiments.sweep_plan import Combination, SweepRun, combinations, data_key, runs, trials
 from tdcd.jobs.schema import Job, TableJob
-from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, holds_run
+from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, check_no_run, holds_run, holds_sweep
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 from tdcd.runs.stored_job import differences, has_more_rounds, stored_job
@@ -160,6 +160,8 @@ def run_sweep(
         KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
     """
     observer, path, overrides = observer or SweepObserver(), Path(directory), overrides or {}
+    if not holds_sweep(path):
+        check_no_run(path)
     first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
     jobs = min(jobs or cores(), planned)

@@ -99,8 +99,12 @@ def check_no_run(path: Path) -> None:
     """Check that a directory is free for a new run.
 
     Raises:
-        RunError: it holds one.
+        RunError: it holds one, or a sweep, or is a file.
     """
+    if path.is_file():
+        raise RunError(f"{path} is a file; name a directory")
+    if holds_sweep(path):
+        raise RunError(f"{path} already holds a sweep; choose another directory")
     if holds_run(path):
         raise RunError(
             f"{path} already holds a run; go on with it (tdcd train --resume {quote(str(path))}, or resume=True in "
