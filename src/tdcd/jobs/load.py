@@ -25,6 +25,7 @@ from tdcd.jobs.schema import (
     TableJob,
     TableSilo,
 )
+from tdcd.runs.layout import JOB, holds_job_only, holds_run
 from tdcd.strict import problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings
@@ -152,8 +153,12 @@ def _text(path: Path | str) -> tuple[str, str]:
         hint = f"did you mean '{beside[close[0]]}'?" if close else "make one with: tdcd init digits"
         raise JobError(f"{file}: no such job file; {hint}") from error
     except IsADirectoryError as error:
-        run = f"; to go on with a run: tdcd train --resume {quote(str(file))}" if (file / "job.toml").exists() else ""
-        raise JobError(f"{file}: a directory, not a job file{run}") from error
+        hint = ""
+        if holds_job_only(file):
+            hint = f"; did you mean '{file / JOB}'?"
+        elif holds_run(file):
+            hint = f"; to go on with a run: tdcd train --resume {quote(str(file))}"
+        raise JobError(f"{file}: a directory, not a job file{hint}") from error
     except UnicodeDecodeError as error:
         raise JobError(f"{file}: not a text in UTF-8; save it in UTF-8 ({error})") from error
     except OSError as error:

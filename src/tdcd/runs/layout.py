@@ -48,6 +48,13 @@ def holds_run(path: Path) -> bool:
     return (path / JOB).exists()
 
 
+def holds_job_only(path: Path) -> bool:
+    """Tell whether a directory has a job file that is a user's own, and nothing of a run."""
+    return holds_run(path) and not any(
+        (path / name).exists() for name in (ENVIRONMENT, FEDERATION, HISTORY, CHECKPOINT)
+    )
+
+
 def holds_sweep(path: Path) -> bool:
     """Tell whether a directory is that of a sweep."""
     return (path / SWEEP).exists()
@@ -82,6 +89,11 @@ def check_run(path: Path) -> None:
             f"({join_names(runs)}). tdcd report takes one of these; predictions need all silos' weights in one run, as "
             f"tdcd train {quote(str(path / JOB))} makes it"
         )
+    if holds_job_only(path):
+        raise RunError(
+            f"{path} is not a run: it has a {JOB} and nothing else of a run; train that with: "
+            f"tdcd train {quote(str(path / JOB))}"
+        )
     if holds_run(path):
         return
     if not path.exists():
@@ -105,6 +117,8 @@ def check_no_run(path: Path) -> None:
         raise RunError(f"{path} is a file; name a directory")
     if holds_sweep(path):
         raise RunError(f"{path} already holds a sweep; choose another directory")
+    if holds_job_only(path):
+        raise RunError(f"{path} has a {JOB}, which that of the run would replace; choose another directory")
     if holds_run(path):
         raise RunError(
             f"{path} already holds a run; go on with it (tdcd train --resume {quote(str(path))}, or resume=True in "
