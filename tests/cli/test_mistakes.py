@@ -384,6 +384,9 @@ TABLES = [
             "leave those rows out", after=line("north.csv", 7, "5,2.5,a,NaN")),
     mistake("a third class", "train job.toml", "silo 'bank', column 'y'", "binary-cross-entropy wants two",
             "the first '2' is in row 8", 'training.loss = "cross-entropy"', after=line("north.csv", 9, "7,2.5,a,2")),
+    mistake("only one class", "train job.toml", "silo 'bank', column 'y': labels: all 55 are '1'", "two classes",
+            "Is it the right column?", after=both(*(lines(f, lambda rows: [re.sub("0$", "1", row) for row in rows])
+                                                    for f in ("north.csv", "south.csv")))),
     mistake("labels yes and no", "train job.toml", "silo 'bank', column 'y'", "wants 0 and 1, and these are no, yes",
             "labels = { positive = … }", "in row 8", after=LABELS_YES),
     mistake("misspelt label", "train job.toml --set labels.positive=Yes", "labels.positive: no label is 'Yes'",

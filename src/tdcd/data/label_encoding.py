@@ -46,6 +46,11 @@ def encode_labels(
             text = _first_text(names)
             raise LabelError(f"labels: squared-error wants numbers, not texts such as '{text}'", text)
         return numbers[places], ()
+    if len(names) == 1:
+        raise DataError(
+            f"labels: all {len(texts):,} are '{names[0]}', and a model needs two classes to tell apart. Is it the "
+            "right column? Do all silos know those with other labels?"
+        )
     if loss == "binary-cross-entropy":
         return _binary(places, names.tolist(), positive)
     if loss != "cross-entropy":
