@@ -351,6 +351,8 @@ TABLES = [
     mistake("no ID in common", "align job.toml", "no ID is in all silos: 'bank' has 60 (0, 1, 2", "'insurer' has 65 (9",
             "Do their ID columns mean the same?",
             after=lines("all.csv", lambda rows: [rows[0], *(f"9000{row}" for row in rows[1:])])),
+    mistake("two IDs in common", "train job.toml", "leave no samples to test, out of 2; choose others", "IDs that all "
+            "silos have", after=lines("all.csv", lambda rows: [*rows[:3], *(f"9000{row}" for row in rows[3:])])),
     mistake("a row without an ID", "align job.toml", INSURER, "1 rows have no ID in column 'person'", "row 5",
             after=line("all.csv", 6, ",1")),
     mistake("text in row 5,000", "train job.toml", BANK, "column 'x' holds numbers and texts", "row 5000 the text 'x'",

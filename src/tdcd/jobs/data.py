@@ -134,7 +134,10 @@ def draw_parts(ids: Array, data: SetData | TableData, where: str, testing: Array
     wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
     for part in wanted:
         if not (parts == part).any():
-            raise DataError(f"{where}: the fractions in data leave no samples to {part.word}; choose others")
+            raise DataError(
+                f"{where}: the fractions in data leave no samples to {part.word}, out of {len(ids):,}; choose others, "
+                "or get more samples: of tables, only IDs that all silos have are samples"
+            )
     return parts
 
 
