@@ -472,6 +472,9 @@ RUNS = [
             "(all.csv): it has no column 'who'"),
     mistake("predict without a column", f"predict run {NEW}", "silo 'insurer'", "(all.csv): it has no column 'z'",
             after=line("all.csv", 1, "person,w")),
+    mistake("predict with a label of its own", f"predict run {NEW}", "silo 'bank', column 'y': unknown label 7",
+            "in row 12 of silo 'bank', client 'north.csv'", "leave the column out",
+            after=line("north.csv", 13, "11,2.5,a,7")),
     mistake("predict where tables are images", "predict digits-run --table left=all.csv", "digits-run: it was trained "
             "on digits, not on tables"),
     mistake("predict without weights", f"predict run {NEW}", "run/blocks/bank.safetensors: missing",

@@ -14,8 +14,8 @@ from tdcd.core.network import Network
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
 from tdcd.data.holdout import Part
-from tdcd.data.label_encoding import again
-from tdcd.data.tables.alignment import align, client_places, gather_facts, id_array, same_kind
+from tdcd.data.label_encoding import LabelError, again
+from tdcd.data.tables.alignment import align, client_places, find_fact, gather_facts, id_array, same_kind
 from tdcd.data.tables.client import ClientTable, encode_rows
 from tdcd.data.tables.preparation import Category, Preparation
 from tdcd.data.tables.reader import Table
@@ -93,7 +93,14 @@ class Run:
         frame = self._frame(id_array(alignment.ids), self.result.scores(features))
         measures = {}
         if label and owner:
-            labels = again(gather_facts(keys[owner], label), self.classes)
+            try:
+                labels = again(gather_facts(keys[owner], label), self.classes)
+            except LabelError as error:
+                where = find_fact(keys[owner], label, error.label)
+                raise DataError(
+                    f"silo '{owner}', column '{label}': {error}{where}. To predict without measuring, leave the "
+                    "column out"
+                ) from error
             measures = self.result.evaluate(samples(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
 
