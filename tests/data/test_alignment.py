@@ -64,7 +64,7 @@ def test_the_common_ids_whatever_the_order(silos: list[list[int]], clients: int,
         ),
         (
             {"bank": [keys("bank", "north", [1, 2])], "insurer": [keys("insurer", "all", ["001", "002"])]},
-            r"different types: silo 'bank' has whole numbers \(1, 2 …\) and 'insurer' has texts \('001', '002' …\)",
+            r"types: silo 'bank' has whole numbers \(1, 2 …\) and 'insurer' has texts \('001' at client 'all'\)",
         ),
         (two([1, 2], [3, 4]), r"no ID is in all silos: 'bank' has 2 \(1, 2 …\); 'insurer' has 2 \(3, 4 …\)"),
         (

@@ -239,7 +239,7 @@ def align(
     names = list(ids)
     for name in names[1:]:
         if kind_of(ids[name]) != kind_of(ids[names[0]]):
-            text = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_first(ids[silo])})" for silo in (names[0], name))
+            text = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_shown(keys[silo])})" for silo in (names[0], name))
             raise DataError(f"IDs are of different types: silo {text}; write them in the same way in all silos")
     common = common_ids(list(ids.values()))
     if not len(common):
@@ -346,6 +346,15 @@ def digest(values: pl.Series | Array) -> str:
 
 def _kind(ids: pl.Series) -> str:
     return "texts" if kind_of(ids) == TEXTS else "whole numbers"
+
+
+def _shown(keys: Sequence[Keys]) -> str:
+    """Show an ID for which those of a silo count as texts, if there is one; else the first ones."""
+    for key in keys if kind_of(keys[0].ids) == TEXTS else ():
+        odd = key.ids.filter(~key.ids.str.contains(r"^(0|-?[1-9][0-9]*)$"))
+        if len(odd):
+            return f"'{odd[0]}' at client '{key.table.client}'"
+    return _first(pl.concat([key.ids for key in keys]).sort())
 
 
 def _first(ids: pl.Series) -> str:
