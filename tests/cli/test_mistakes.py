@@ -185,6 +185,8 @@ COMMANDS = [
     mistake("seed as text", "train job.toml --seed abc", "Invalid value for '--seed'", "valid integer"),
     mistake("no such job", "train jobs.toml", "jobs.toml: no such job file; did you mean 'job.toml'?"),
     mistake("folder of a job", "train .", ".: a directory, not a job file; did you mean 'job.toml'?"),
+    mistake("misspelt embedded job", "train cifar", "cifar: no such job file; did you mean 'cifar10'?"),
+    mistake("embedded job in capitals", "train CIFAR10", "CIFAR10: no such job file; did you mean 'cifar10'?"),
     mistake("job without its suffix", "check job", "job: no such job file; did you mean 'job.toml'?"),
     mistake("directory as a job", "train empty", "empty: a directory, not a job file"),
     mistake("run as a job", "train run", "run: a directory, not a job file; to go on", "tdcd train --resume run"),

@@ -148,9 +148,10 @@ def _text(path: Path | str) -> tuple[str, str]:
     try:
         return str(file), file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError as error:
-        beside = {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
-        close = difflib.get_close_matches(file.stem, beside, n=1)
-        hint = f"did you mean '{beside[close[0]]}'?" if close else "make one with: tdcd init digits"
+        known: dict[str, Path | str] = {name: name for name in EMBEDDED}
+        known |= {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
+        close = difflib.get_close_matches(file.stem, known, n=1) or [*{file.stem.lower()} & known.keys()]
+        hint = f"did you mean '{known[close[0]]}'?" if close else "make one with: tdcd init digits"
         raise JobError(f"{file}: no such job file; {hint}") from error
     except IsADirectoryError as error:
         hint = ""
