@@ -294,6 +294,10 @@ SETTINGS = [
             "8 pixels cannot be split among 9 silos; use 8 or fewer"),
     mistake("unknown feature", """train breast-cancer --set 'data.features={kind="columns",silos={a=["size"]}}'
             --set silos={}""", "data.features.silos.a: the data has no column 'size'"),
+    mistake("directory of tables", "train job.toml --data empty", "data: directory (--data) goes with a data set",
+            "files of tables are named in [silos.NAME]"),
+    mistake("data without a source", "train job.toml", "data.source: say where the rows come from", "tdcd data list",
+            after=edit("job.toml", 'source = "tables"', "")),
     mistake("files of a data set not named", "train cifar10", "cifar10: say in which directory its files are",
             "tdcd data list"),
     mistake("files of a data set not there", "train cifar10 --data empty", "data_batch_1.bin is not there",

@@ -73,6 +73,8 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     source = data.get("source") if isinstance(data, Mapping) else None
     if isinstance(source, str) and source not in (*SETS, TABLES):
         raise JobError(f"{where}: data.source: '{source}' is not known{nearest(source, (*SETS, TABLES))}")
+    if isinstance(data, Mapping) and source is None:
+        raise JobError(f'{where}: data.source: say where the rows come from: "tables", or a set of tdcd data list')
     kind = TableJob if source == TABLES else SetJob
     try:
         return kind.model_validate(table)

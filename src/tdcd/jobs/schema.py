@@ -79,6 +79,16 @@ class TableData(_Split):
     split_column: str | None = None
     """A column of one or more silos that says "train", "validation" or "test", instead of fractions."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_sets(cls, values: Any) -> Any:
+        """Say of keys that only data sets have where they belong."""
+        for key in values if isinstance(values, Mapping) else ():
+            if key in SetData.model_fields and key not in cls.model_fields:
+                where = " (--data)" if key == "directory" else ""
+                raise ValueError(f"{key}{where} goes with a data set; files of tables are named in [silos.NAME]")
+        return values
+
     @model_validator(mode="after")
     def _one_way(self) -> "TableData":
         if self.split_column and (self.test_fraction or self.validation_fraction):
