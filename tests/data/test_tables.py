@@ -66,7 +66,7 @@ def look(made: Table, column: str = "a") -> Survey:
         ("x.csv", 'id,a\n1,2\n2,"unclosed\n', "a quote that opens in line 3 is not closed"),
         ("x.csv", 'id,a\n1,2\n2,5" pipe\n3,6" pipe\n', "line 3 has a quote within a cell"),
         ("x.csv", 'id,a\n1,"x"\n2\n3,x\n', "line 3 has 1 cells, the first line 2"),
-        ("x.csv", "id,a,a\n1,2,3\n", "several columns have the same name: a"),
+        ("x.csv", "id,a,a\n1,2,3\n", "several columns have the same name in the first line: a"),
         ("x.csv", "id,,a\n1,2,3\n", "column 2 has no name in the first line"),
         (
             "x.csv",

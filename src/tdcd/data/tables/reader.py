@@ -143,9 +143,9 @@ class TableHead(ABC):
             if len(self.header) == 1:
                 (only,) = self.header
                 others = [mark for mark in ";\t|," if mark in only]
-                hint = f"; its first line is '{only[:60]}'"
+                hint = f"; its first line is {only[:60]!r}"
                 if others:
-                    hint += f". Are its cells separated by '{others[0]}'? {self.advise('separator')}"
+                    hint += f". Are its cells separated by {others[0]!r}? {self.advise('separator')}"
             raise DataError(f"{self}: it has no column '{column}' (silos.{self.silo}.{key}){hint}")
         return column
 
@@ -228,7 +228,7 @@ class Table(TableHead):
             raise DataError(f"{self}: column {names.index('') + 1} has no name in the first line")
         doubles = [name for name, count in Counter(names).items() if count > 1]
         if doubles:
-            raise DataError(f"{self}: several columns have the same name: {join_names(doubles)}")
+            raise DataError(f"{self}: several columns have the same name in the first line: {join_names(doubles)}")
         return dict.fromkeys(names).keys()
 
     @cached_property
