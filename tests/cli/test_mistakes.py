@@ -585,6 +585,28 @@ SITES = [
 ]  # fmt: skip
 
 
+WARNINGS = [
+    mistake("compare other data", "compare run digits-run", "metrics do not compare. run: tables, 55 samples, "
+            "binary-cross-entropy; digits-run: digits, 1,797 samples, cross-entropy"),
+    mistake("predict unknown categories", f"predict run {NEW}", "silo 'bank', column 'job': 18 of 35 rows hold "
+            "categories that are unknown in training: 'c'", after=edit("north.csv", ",b,", ",c,")),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_in_a_copy")
+@pytest.mark.parametrize(("words", "says", "change"), WARNINGS)
+def test_what_can_be_done_but_looks_wrong_is_told(
+    words: str, says: tuple[str, ...], change: Change | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if change:
+        change()
+    capfd.readouterr()
+    assert run_command(*split(words)) == 0
+    printed = " ".join("".join(capfd.readouterr()).split())
+    for text in says:
+        assert text in printed
+
+
 @pytest.mark.usefixtures("_in_a_copy")
 def test_files_may_begin_with_a_mark() -> None:
     """Some editors write one, and nobody sees it."""

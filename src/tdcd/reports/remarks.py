@@ -1,4 +1,4 @@
-"""What a reader must know before comparing numbers: who was away, whose view it is, who is slow."""
+"""What a reader must know before comparing numbers: whose data it is, who was away, whose view it is, who is slow."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,21 @@ from tdcd.runs.reader import RunRecord
 def remarks(study: Study) -> list[str]:
     """Return what must be said of a study's numbers, a sentence each."""
     runs = {study.name_of(line): line.runs for line in study.lines}
-    return [*_views(runs), *_partial(runs, study.measure.part), *slowness(runs, study.costs)]
+    return [*_data(runs), *_views(runs), *_partial(runs, study.measure.part), *slowness(runs, study.costs)]
+
+
+def _data(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+    """Tell which runs are on other data than the others; how it was held out and dealt makes no difference."""
+    groups: dict[str, list[str]] = {}
+    for name, own in runs.items():
+        for made in (run.federation for run in own[:1]):
+            samples = made.samples + made.validation_samples + made.test_samples
+            source = own[0].job.get("data", {}).get("source", "arrays")
+            groups.setdefault(f"{source}, {samples:,} samples, {made.loss}", []).append(name)
+    if len(groups) < 2:
+        return []
+    texts = [f"{join_names(names)}: {what}" for what, names in groups.items()]
+    return [f"Not the same data, so that losses and metrics do not compare. {'; '.join(texts)}"]
 
 
 def _views(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
