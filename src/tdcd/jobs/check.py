@@ -59,7 +59,7 @@ def find_warnings(job: TableJob, data: JobData) -> list[str]:
     """Return what looks wrong in a job's tables, a line each: silo, column, clients, and what to do."""
     opened, federation = OpenTables.open(job, _silently), data.federation
     common = Alignment(id_series(federation.ids), {}, {})
-    result: list[str] = []
+    result = list(_about_classes(job, federation.samples.labels.numpy()))
     for silo, made in federation.preparations.items():
 
         def look(client: ClientTable, made: Preparation = made) -> _Look:
@@ -175,6 +175,16 @@ def _about_texts(job: TableJob, silo: str, column: Category, looks: Sequence[_Lo
         yield (
             f"dates such as {some} are taken as categories. Write all as 2026-01-28, or say how they are written: "
             f"silos.{silo}.date_format; list texts that mean 'no value' in silos.{silo}.missing"
+        )
+
+
+def _about_classes(job: TableJob, labels: Array) -> Iterator[str]:
+    """Warn of amounts that are taken as classes."""
+    classes = len(np.unique(labels))
+    if job.training.loss == "cross-entropy" and 2 * classes > len(labels):
+        yield (
+            f"labels: there are {classes:,} classes in {len(labels):,} training rows. If they are amounts, train a "
+            'regression: training.loss = "squared-error"'
         )
 
 
