@@ -270,6 +270,8 @@ SETTINGS = [
     mistake("percent for a fraction", "train job.toml --set data.test_fraction=20", "data.test_fraction", "(is 20)"),
     mistake("negative deadline in a job", "check job.toml", "deployment.client_deadline: should be greater than 0",
             after=write("job.toml", JOB + "[deployment]\nclient_deadline = -5\n")),
+    mistake("deadline that never comes", "check job.toml", "deployment.hub_deadline: should be less than or equal to "
+            "31536000 (is inf)", after=write("job.toml", JOB + "[deployment]\nhub_deadline = inf\n")),
     mistake("momentum that does nothing", "train job.toml --set training.momentum=0.9", "with local_steps = 1 it does "
             "nothing", "carry it from round to round"),
     mistake("best of nothing", "train job.toml --set training.select=best", "need a validation set",

@@ -38,6 +38,8 @@ Baseline = Literal["central", "alone", "one-tier"]
 Name = Annotated[
     str, matching(NAME, "names a directory: letters, digits, dots, dashes and underscores, and first a letter or digit")
 ]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+"""Of a deadline: a year at most, as clocks cannot count to infinity."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -99,9 +101,9 @@ class TableData(_Split):
 class Deployment(Strict):
     """How sites work together; a simulation takes no notice of it."""
 
-    client_deadline: Annotated[float, Field(gt=0)] = 60.0
+    client_deadline: Seconds = 60.0
     """Seconds that a client may take for its part of a stage; then the round goes on without its rows."""
-    hub_deadline: Annotated[float, Field(gt=0)] = 600.0
+    hub_deadline: Seconds = 600.0
     """Seconds that a hub waits for another hub, or for enough clients; then it stops, and can be started again."""
     start_with: Literal["all"] | Count = "all"
     """How many clients a silo needs to find the common IDs: "all", or so many, if not all come in client_deadline."""
