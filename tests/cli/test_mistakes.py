@@ -14,6 +14,7 @@ from shlex import split
 import polars as pl
 import pytest
 
+import tdcd
 from support import run_command
 
 Change = Callable[[], object]
@@ -80,6 +81,11 @@ key = "certs/bank/client-north.key"
 FILES = {"job.toml": JOB, "sweep.toml": SWEEP, "hub.toml": HUB, "client.toml": CLIENT}
 
 
+def train(job: str, run: str) -> None:
+    """Train without a report, which takes longer to draw than so few rounds."""
+    tdcd.run_job(tdcd.load_job(job, {"training.rounds": 2, "baselines": []}), run)
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make what mistakes are made with: tables, a job, a sweep file, site files, certificates and two runs."""
@@ -92,13 +98,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Path(f"{name}.csv").write_text("\n".join(["who,x,job,y", *rows]) + "\n")
         Path("all.csv").write_text("\n".join(["person,z", *(f"{n},{n % 3}" for n in range(5, 70))]) + "\n")
         Path("empty").mkdir()
-        for words in (
-            "train job.toml -q -o run",
-            "train digits -R 2 -q -o digits-run --set baselines=[]",
-            "certs job.toml --silo bank",
-            "certs job.toml --silo insurer",
-        ):
-            assert run_command(*split(words)) == 0
+        train("job.toml", "run")
+        train("digits", "digits-run")
+        for silo in ("bank", "insurer"):
+            assert run_command("certs", "job.toml", "--silo", silo) == 0
     return folder
 
 
@@ -445,7 +448,7 @@ NEW = "--table bank=north.csv --table insurer=all.csv"
 def train_here() -> None:
     """Train the job of this folder, so that its run knows the tables that are here."""
     remove("run")()
-    assert run_command("train", "job.toml", "-q", "-o", "run") == 0
+    train("job.toml", "run")
 
 
 RUNS = [
@@ -462,6 +465,7 @@ RUNS = [
             "training data", "start a new run", after=both(train_here, lines("north.csv", lambda rows: rows[:-1]))),
     mistake("train over a run", "train job.toml -o run", "run already holds a run", "tdcd train --resume run"),
     mistake("train to a file", "train job.toml -o all.csv", "all.csv is a file; name a directory"),
+    mistake("train below a file", "train job.toml -o all.csv/run", "all.csv/run: cannot be written: Not a directory"),
     mistake("train over a sweep", "train job.toml -o tiny", "tiny already holds a sweep; choose another directory",
             after=both(lambda: Path("tiny").mkdir(), write("tiny/sweep.json", "{}"))),
     mistake("sweep over a run", "sweep sweep.toml -o run", "run already holds a run", "choose another directory"),
@@ -489,6 +493,11 @@ RUNS = [
     mistake("predict with a label of its own", f"predict run {NEW}", "silo 'bank', column 'y': unknown label 7",
             "in row 12 of silo 'bank', client 'north.csv'", "leave the column out",
             after=line("north.csv", 13, "11,2.5,a,7")),
+    mistake("predict a text for a number", f"predict run {NEW}", "silo 'insurer'", "(all.csv): column 'z' holds",
+            "row 3 the text 'big'", after=line("all.csv", 4, "7,big")),
+    mistake("predict a number for a text", f"predict run {NEW}", "silo 'bank'", "(north.csv): column 'job' holds",
+            "row 1 is the number '1'", after=both(edit("north.csv", ",a,", ",1,"), edit("north.csv", ",b,", ",2,"))),
+    mistake("predict a table twice", f"predict run {NEW} --table bank=north.csv", "40 IDs stand for several rows"),
     mistake("predict where tables are images", "predict digits-run --table left=all.csv", "digits-run: it was trained "
             "on digits, not on tables"),
     mistake("predict without weights", f"predict run {NEW}", "run/blocks/bank.safetensors: missing",
@@ -588,6 +597,7 @@ SITES = [
 
 
 WARNINGS = [
+    mistake("resume what has ended", "train --resume run", "finished before: 2 of 2 rounds"),
     mistake("compare other data", "compare run digits-run", "metrics do not compare. run: tables, 55 samples, "
             "binary-cross-entropy; digits-run: digits, 1,797 samples, cross-entropy"),
     mistake("classify amounts", "check job.toml", "warning: labels: there are 47 classes in 47 training rows",
@@ -618,7 +628,7 @@ def test_files_may_begin_with_a_mark() -> None:
     """Some editors write one, and nobody sees it."""
     for name in FILES:
         encode(name, "utf-8-sig")()
-    for words in ("train job.toml -q", "sweep sweep.toml --list", "certs job.toml --silo bank --check hub.toml"):
+    for words in ("check job.toml", "sweep sweep.toml --list", "certs job.toml --silo bank --check hub.toml"):
         assert run_command(*split(words)) == 0
 
 
