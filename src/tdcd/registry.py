@@ -39,6 +39,11 @@ class Registry(Generic[T]):
     kinds: Mapping[str, type[T]]
     """Those of the package, each a frozen dataclass of its options."""
 
+    @property
+    def options(self) -> list[str]:
+        """What the kinds of the package can be given."""
+        return sorted({name for made in self.kinds.values() for name in _options(made)})
+
     def read(self, value: object) -> T | Imported:
         """Read a kind, a table with a kind and options, or an object.
 

@@ -28,7 +28,7 @@ from tdcd.jobs.schema import (
 from tdcd.runs.layout import JOB, holds_job_only, holds_run
 from tdcd.strict import problems
 from tdcd.training.labels import Labels
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, part_options
 
 
 def load_job(path: Path | str, overrides: Mapping[str, Any] | None = None, clients: int | None = None) -> Job:
@@ -87,7 +87,8 @@ def _homes(kind: type[Job]) -> dict[str, str]:
     """Return where each key of a job belongs; of two places the one that users mean more often."""
     silo, data = (TableSilo, TableData) if kind is TableJob else (SetSilo, SetData)
     tables = {"silos.NAME": silo, "deployment": Deployment, "labels": Labels, "data": data, "training": Settings}
-    homes = {key: f"'{name}.{key}'" for name, own in tables.items() for key in own.model_fields}
+    homes = {key: f"'training.{part}.{key}'" for part, keys in part_options().items() for key in keys}
+    homes |= {key: f"'{name}.{key}'" for name, own in tables.items() for key in own.model_fields}
     return homes | {key: f"'{key}', at the top of the file" for key in kind.model_fields}
 
 

@@ -165,3 +165,8 @@ class Settings(Strict):
                 f'set it to {samples} or fewer, or to "full"'
             )
         return self.batch_size
+
+
+def part_options() -> dict[str, list[str]]:
+    """Return the options of all kinds of each part that a job names by kind."""
+    return {registry.what: registry.options for registry in (AGGREGATOR, OPTIMIZER)}
