@@ -277,10 +277,10 @@ SETTINGS = [
             "31536000 (is inf)", after=write("job.toml", JOB + "[deployment]\nhub_deadline = inf\n")),
     mistake("momentum that does nothing", """train job.toml --set 'training.optimizer={kind="sgd", momentum=0.9}'""",
             "with local_steps = 1 it does nothing", "let the hub carry it: aggregator = { kind = \"momentum\""),
-    mistake("momentum in a wrong table", "train job.toml --set training.momentum=0.9", "unknown key 'momentum'; did you "
-            "mean 'training.optimizer.momentum'?"),
-    mistake("aggregator nobody knows", "train job.toml --set training.aggregator=mean", "training.aggregator: unknown kind "
-            "of aggregator 'mean'"),
+    mistake("momentum in a wrong table", "train job.toml --set training.momentum=0.9",
+            "unknown key 'momentum'; did you mean 'training.optimizer.momentum'?"),
+    mistake("aggregator nobody knows", "train job.toml --set training.aggregator=mean",
+            "training.aggregator: unknown kind of aggregator 'mean'"),
     mistake("best of nothing", "train job.toml --set training.select=best", "need a validation set",
             "data.validation_fraction = 0.1"),
     mistake("step without every", """train job.toml --set 'training.schedule={kind="step"}'""",
