@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tdcd.core.network import Block, Blocks, named_tensors
-from tdcd.core.objective import BinaryCrossEntropy
+from tdcd.core.objectives import BinaryCrossEntropy
 from tdcd.core.task import Round, SiloTask
 
 

@@ -10,7 +10,7 @@ from tdcd.core.average import Averaging
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Objective
 from tdcd.core.sampling import draw_batch
 from tdcd.core.state import SiloState
 from tdcd.core.task import Round, SiloTask

@@ -23,7 +23,7 @@ from tdcd.core.average import Averaging
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Objective, Poisson, SquaredError
 from tdcd.core.optimizers import SGD, Adam, Optimizer
 from tdcd.core.oracle import oracle_round
 from tdcd.core.sampling import draw_batch
@@ -155,8 +155,17 @@ def module(kind: str, outputs: int, seed: int) -> nn.Module:
         return MODELS[kind].module(shape, outputs)
 
 
+OBJECTIVES: dict[str, Objective] = {
+    "ce": CrossEntropy(), "bce": BinaryCrossEntropy(2.5), "se": SquaredError(),
+    "huber": Huber(0.7), "poisson": Poisson()
+}  # fmt: skip
+"""Losses to draw from."""
+KERNELS = ("ce", "bce", "se")
+"""Those that compiled kernels know."""
+
+
 def objective_of(name: str) -> Objective:
-    return {"ce": CrossEntropy(), "bce": BinaryCrossEntropy(2.5), "se": SquaredError()}[name]
+    return OBJECTIVES[name]
 
 
 def labels_for(objective: Objective, samples: int, outputs: int, generator: torch.Generator) -> Tensor:
@@ -164,6 +173,8 @@ def labels_for(objective: Objective, samples: int, outputs: int, generator: torc
         return torch.randint(outputs, (samples,), generator=generator)
     if isinstance(objective, BinaryCrossEntropy):
         return torch.randint(2, (samples,), generator=generator).double()
+    if isinstance(objective, Poisson):
+        return torch.randint(5, (samples, outputs), generator=generator).double()
     return torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
 
 
@@ -291,17 +302,13 @@ def problems(
     kinds: Sequence[str],
     rules: Sequence[Aggregator] = RULES,
     moves: Sequence[Optimizer] = MOVES,
+    losses: Sequence[str] = tuple(OBJECTIVES),
 ) -> Problem:
     """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option."""
     silos = draw(st.integers(1, 5))
     samples = draw(st.integers(7, 40))
-    loss, outputs = draw(
-        st.one_of(
-            st.tuples(st.just("ce"), st.integers(2, 4)),
-            st.tuples(st.just("bce"), st.just(1)),
-            st.tuples(st.just("se"), st.integers(1, 3)),
-        )
-    )
+    loss = draw(st.sampled_from(losses))
+    outputs = 1 if loss == "bce" else draw(st.integers(2, 4) if loss == "ce" else st.integers(1, 3))
     plain = draw(st.booleans())
     steps = LocalSteps(
         count=draw(st.integers(1, 6)),

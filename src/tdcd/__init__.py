@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd import models
-    from tdcd.core import aggregators, optimizers
+    from tdcd.core import aggregators, objectives, optimizers
     from tdcd.core.topology import Samples
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
@@ -81,6 +81,7 @@ _HOMES = {
 _MODULES = {
     "aggregators": "tdcd.core.aggregators",
     "models": "tdcd.models",
+    "objectives": "tdcd.core.objectives",
     "optimizers": "tdcd.core.optimizers",
 }
 
@@ -115,6 +116,7 @@ __all__ = [
     "load_run",
     "load_sweep",
     "models",
+    "objectives",
     "optimizers",
     "read_run",
     "read_study",

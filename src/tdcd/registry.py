@@ -91,7 +91,7 @@ class Registry(Generic[T]):
             raise ValueError("options: should be a table")
         return Imported(kind, dict(given))
 
-    def write(self, value: T | Imported) -> dict[str, Any]:
+    def write(self, value: object) -> dict[str, Any]:
         """Return a part as a table that ``read`` takes."""
         if isinstance(value, Imported):
             return {"kind": value.kind} | ({"options": dict(value.options)} if value.options else {})
@@ -101,12 +101,13 @@ class Registry(Generic[T]):
                 return {"kind": kind} | {name: option for name, option in options.items() if option is not None}
         return self.write(Imported(f"{type(value).__module__}:{type(value).__name__}", options))
 
-    def make(self, value: T | Imported) -> T:
+    def make(self, value: T | Imported | str | Mapping[str, Any]) -> T:
         """Return the part itself; one that is named by an import path is imported now.
 
         Raises:
             ModelError: it cannot be imported, or is none.
         """
+        value = self.read(value)
         if not isinstance(value, Imported):
             return value
         factory = import_object(value.kind, self.what)

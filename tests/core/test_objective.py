@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, SquaredError
 from tdcd.errors import DataError, ModelError
 
 SCORES = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -13,10 +13,10 @@ from tdcd.compute import choose
 from tdcd.compute.kernel import Kernel
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks
-from tdcd.core.objective import CrossEntropy, Loss, SquaredError
+from tdcd.core.objectives import CrossEntropy, Loss, Objective, SquaredError
 from tdcd.errors import ModelError
 from tdcd.training.metrics import measure
-from tdcd.training.tally import ranks, tally
+from tdcd.training.tally import added, measured, ranks, tally, why_not_tally
 
 
 class Smoothed(CrossEntropy):
@@ -81,22 +81,33 @@ def test_kernels_and_the_oracle_refuse_what_they_do_not_know() -> None:
         made.run(made.engine("oracle"), 1)
 
 
-class Strange(Loss):
-    """Of no known kind."""
+class Distance(Objective):
+    """The distance of the scores from the labels: of no kind that the package knows."""
+
+    def width(self, labels: Tensor) -> int:
+        return labels.shape[1]
+
+    def prepare(self, labels: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        return labels.to(dtype)
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return scores.sum(-1)
+        return (scores - labels).square().sum(-1).sqrt()
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        return scores
 
     def predictions(self, scores: Tensor) -> Tensor:
         return scores
 
 
-def test_metrics_of_an_unknown_loss_are_refused() -> None:
-    scores, labels = torch.randn(5, 2), torch.zeros(5)
-    with pytest.raises(ModelError, match="no metrics are known for the loss Strange"):
-        measure(Strange(), scores, labels)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match="no metrics are known for the loss Strange"):
-        tally(Strange(), scores, labels, ranks(CrossEntropy(), scores))  # type: ignore[arg-type]
+def test_an_unknown_loss_is_measured_by_itself() -> None:
+    scores, labels = torch.randn(5, 2), torch.zeros(5, 2)
+    expected = pytest.approx(float(scores.double().norm(dim=1).mean()))
+    assert measure(Distance(), scores, labels) == {"loss": expected}
+    parts = [tally(Distance(), scores[k::2], labels[k::2], ranks(Distance(), scores)[k::2]) for k in (0, 1)]
+    assert measured(Distance(), added(Distance(), parts)) == {"loss": expected}
+    assert not why_not_tally(Distance(), 2, parts[0], 3)
+    assert why_not_tally(Distance(), 2, parts[0], 4) == "it is of 3 rows, not 4"
 
 
 def test_a_gradient_without_its_losses_is_refused() -> None:

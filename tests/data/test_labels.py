@@ -1,47 +1,48 @@
 import numpy as np
 import pytest
 
-from tdcd.data.label_encoding import Loss, encode_labels
+from tdcd.core.objectives import Meaning
+from tdcd.data.label_encoding import encode_labels
 from tdcd.errors import DataError
 
 
 def test_binary() -> None:
-    labels, classes = encode_labels(np.array(["1", "0", "1"]), "binary-cross-entropy")
+    labels, classes = encode_labels(np.array(["1", "0", "1"]), "binary")
     assert labels.tolist() == [1, 0, 1]
     assert classes == ("0", "1")
-    labels, classes = encode_labels(np.array(["<=50K", ">50K", "<=50K"]), "binary-cross-entropy", ">50K")
+    labels, classes = encode_labels(np.array(["<=50K", ">50K", "<=50K"]), "binary", ">50K")
     assert labels.tolist() == [0, 1, 0]
     assert classes == ("<=50K", ">50K")
-    labels, classes = encode_labels(np.array(["2", "1"]), "binary-cross-entropy", 1)
+    labels, classes = encode_labels(np.array(["2", "1"]), "binary", 1)
     assert labels.tolist() == [0, 1]
     assert classes == ("2", "1")
 
 
 def test_classes_are_in_ascending_order() -> None:
-    labels, classes = encode_labels(np.array(["10", "2", "10", "3"]), "cross-entropy")
+    labels, classes = encode_labels(np.array(["10", "2", "10", "3"]), "classes")
     assert labels.tolist() == [2, 0, 2, 1]
     assert classes == ("2", "3", "10")
-    labels, classes = encode_labels(np.array(["pear", "apple"]), "cross-entropy")
+    labels, classes = encode_labels(np.array(["pear", "apple"]), "classes")
     assert labels.tolist() == [1, 0]
     assert classes == ("apple", "pear")
 
 
 def test_regression() -> None:
-    labels, classes = encode_labels(np.array(["1.5", "-2"]), "squared-error")
+    labels, classes = encode_labels(np.array(["1.5", "-2"]), "numbers")
     assert labels.tolist() == [1.5, -2.0]
     assert classes == ()
 
 
 @pytest.mark.parametrize(
-    ("values", "loss", "positive", "message"),
+    ("values", "meaning", "positive", "message"),
     [
-        (["a", "b"], "binary-cross-entropy", None, "wants 0 and 1, and these are a, b; say which counts as 1"),
-        (["a", "b", "c"], "binary-cross-entropy", "a", r"there are 3, a \(1\), b \(1\), c \(1\); .*wants two"),
-        (["a", "b"], "binary-cross-entropy", "d", "no label is 'd'; there is a, b"),
-        (["a", "b"], "squared-error", None, "wants numbers, not texts such as 'a'"),
-        (np.arange(2000).astype(str), "cross-entropy", None, "2,000 different ones are too many classes"),
+        (["a", "b"], "binary", None, "wants 0 and 1, and these are a, b; say which counts as 1"),
+        (["a", "b", "c"], "binary", "a", r"there are 3, a \(1\), b \(1\), c \(1\); .*wants two"),
+        (["a", "b"], "binary", "d", "no label is 'd'; there is a, b"),
+        (["a", "b"], "numbers", None, "wants numbers, not texts such as 'a'"),
+        (np.arange(2000).astype(str), "classes", None, "2,000 different ones are too many classes"),
     ],
 )
-def test_labels_that_do_not_fit(values: object, loss: Loss, positive: str | None, message: str) -> None:
+def test_labels_that_do_not_fit(values: object, meaning: Meaning, positive: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        encode_labels(np.array(values), loss, positive)
+        encode_labels(np.array(values), meaning, positive)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import LINEAR, USERS, Problem, distance, examples, one_round, problem, problems, same
+from support import KERNELS, LINEAR, USERS, Problem, distance, examples, one_round, problem, problems, same
 from tdcd.compute import kernels
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
@@ -46,7 +46,7 @@ def test_layers_path_agrees_with_the_oracle(drawn: Problem) -> None:
 
 @pytest.mark.skipif(bool(kernels.load("chain")[1]), reason=f"no kernel here: {kernels.load('chain')[1]}")
 @settings(max_examples=examples(80))
-@given(problems(("linear", "mlp", "dense", "lstm", "cnn", "images"), LINEAR))
+@given(problems(("linear", "mlp", "dense", "lstm", "cnn", "images"), LINEAR, losses=KERNELS))
 def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     assert distance(plain.run(plain.engine("kernel"), 2), plain.run(plain.engine("oracle"), 2)) < 1e-9

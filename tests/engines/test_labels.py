@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from support import LINEAR, USERS, Problem, distance, examples, problem, problems, same
+from support import KERNELS, LINEAR, USERS, Problem, distance, examples, problem, problems, same
 from tdcd.core.gradients import GradientPrivatizer, PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
@@ -75,7 +75,7 @@ def test_stale_answers_agree_with_the_oracle(drawn: Problem, owner: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["stacked", "layers", "loop", "kernel"])
 @settings(max_examples=examples(15))
-@given(problems(("linear", "mlp"), LINEAR), st.sampled_from(OWNERS))
+@given(problems(("linear", "mlp"), LINEAR, losses=KERNELS), st.sampled_from(OWNERS))
 def test_stale_answers_on_every_path(path: str, drawn: Problem, owner: str) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     private = keeping(drawn, owner, "stale")

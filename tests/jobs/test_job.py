@@ -48,7 +48,7 @@ def test_embedded_jobs_are_valid_and_resolve_to_themselves(name: str, tmp_path: 
         (changed(trainng={}), "job.toml: unknown key 'trainng'; did you mean 'training'"),
         (changed(training={"rounds": "ten"}), r"job.toml: training.rounds: should be a valid integer \(is 'ten'\)"),
         (changed(training={"rate": "fast"}), r"training.rate: should be a valid number \(is 'fast'\)"),
-        (changed(training={"loss": "hinge"}), "training.loss: should be 'cross-entropy'"),
+        (changed(training={"loss": "hinge"}), "training.loss: unknown kind of loss 'hinge'; there is binary-"),
         (changed(data={"source": "mnist"}), "data.source: 'mnist' is not known; there is breast-cancer, cifar10"),
         (changed(data={"source": "digit"}), "data.source: 'digit' is not known; did you mean 'digits'"),
         (changed(data={"clients": 0}), "data.clients: should be greater than 0"),

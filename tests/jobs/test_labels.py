@@ -181,19 +181,19 @@ def test_classes_that_the_job_names() -> None:
     from tdcd.data.label_encoding import encode_labels, encode_labels_alone
 
     texts = np.array(["b", "a", "b"])
-    assert encode_labels(texts, "cross-entropy", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
+    assert encode_labels(texts, "classes", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
     with pytest.raises(tdcd.DataError, match="unknown label b; the job's labels.classes are a, c"):
-        encode_labels(texts, "cross-entropy", known=["a", "c"])
-    assert encode_labels_alone(texts, "binary-cross-entropy", "b", ["b", "a"]).tolist() == [1, 0, 1]
-    assert encode_labels_alone(texts[:1], "binary-cross-entropy", "a", ["a", "b"]).tolist() == [0]
-    assert encode_labels(texts, "binary-cross-entropy", "a", ["a", "b"])[1] == ("b", "a")
+        encode_labels(texts, "classes", known=["a", "c"])
+    assert encode_labels_alone(texts, "binary", "b", ["b", "a"]).tolist() == [1, 0, 1]
+    assert encode_labels_alone(texts[:1], "binary", "a", ["a", "b"]).tolist() == [0]
+    assert encode_labels(texts, "binary", "a", ["a", "b"])[1] == ("b", "a")
     with pytest.raises(tdcd.DataError, match=r"labels\.classes: name all of them"):
-        encode_labels_alone(texts, "binary-cross-entropy", "a", None)
+        encode_labels_alone(texts, "binary", "a", None)
     with pytest.raises(tdcd.DataError, match="unknown label b"):
-        encode_labels_alone(texts, "binary-cross-entropy", "a", ["a", "c"])
+        encode_labels_alone(texts, "binary", "a", ["a", "c"])
     with pytest.raises(tdcd.DataError, match="the binary loss wants 0, 1"):
-        encode_labels_alone(texts, "binary-cross-entropy", None, None)
-    assert encode_labels_alone(np.array(["1.5", "2"]), "squared-error", None, None).tolist() == [1.5, 2.0]
+        encode_labels_alone(texts, "binary", None, None)
+    assert encode_labels_alone(np.array(["1.5", "2"]), "numbers", None, None).tolist() == [1.5, 2.0]
 
 
 # The audit

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from support import examples
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
 from tdcd.training.metrics import measure
 from tdcd.training.tally import added, measured, ranks, tally
 
@@ -79,7 +79,12 @@ def check(objective: Objective, rows: list[list[float]], labels: Any, expected: 
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
     ranked = ranks(objective, scores)
     sums = added(
-        tally(objective, scores[k::cuts], labels[k::cuts], ranked[k::cuts]) for k in range(cuts) if len(scores[k::cuts])
+        objective,
+        (
+            tally(objective, scores[k::cuts], labels[k::cuts], ranked[k::cuts])
+            for k in range(cuts)
+            if len(scores[k::cuts])
+        ),
     )
     kept = measured(objective, sums)
     assert set(kept) == set(expected) - {"auprc"}

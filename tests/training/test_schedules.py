@@ -48,7 +48,10 @@ def test_theory() -> None:
         ({"local_stepz": 3}, "unknown key 'local_stepz'; did you mean 'local_steps'"),
         ({"optimizer": {"kind": "sgd", "momentum": 1.0}}, "at least 0 and below 1"),
         ({"batch_size": "half"}, "full"),
-        ({"positive_weight": 2.0}, "goes with the loss binary-cross-entropy"),
+        (
+            {"loss": {"kind": "cross-entropy", "positive_weight": 2.0}},
+            "unknown key 'positive_weight' of the kind",
+        ),
         ({"schedule": {"kind": "step"}}, "Field required"),
         ({"schedule": {"kind": "cosine", "fnal": 1}}, "did you mean 'final'"),
     ],

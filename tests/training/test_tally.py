@@ -32,7 +32,7 @@ def test_sums_over_clients_make_the_measures_of_all_rows(
     parts = [tally(objective, scores[owner == k], labels[owner == k], ranked[owner == k]) for k in range(clients)]
     expected = measure(objective, scores, labels)
     expected.pop("auprc", None)
-    assert measured(objective, added(parts)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    assert measured(objective, added(objective, parts)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_a_constant_target() -> None:

@@ -60,7 +60,11 @@ def command(
         shape = "only labels" if rows is None else " × ".join(map(str, rows.shape[1:]))
         table.add_row(silo, shape, f"{len(counts):,}", f"{min(counts):,} to {max(counts):,}")
     console.print(table)
-    if read.labels.private and not read.labels.classes and must_name(read.training.loss, read.labels.positive):
+    if (
+        read.labels.private
+        and not read.labels.classes
+        and must_name(read.training.objective.meaning, read.labels.positive)
+    ):
         names = ", ".join(f'"{name}"' for name in result.federation.classes)
         advice = f"To deploy it, name the labels in the job, as nobody can look at all of them: classes = [{names}]"
         console.print(advice, markup=False, soft_wrap=True)

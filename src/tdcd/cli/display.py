@@ -23,7 +23,6 @@ from tdcd.errors import TdcdError
 from tdcd.jobs.run import JobObserver, JobResult
 from tdcd.jobs.schema import Job
 from tdcd.runs.records import Evaluation
-from tdcd.training.metrics import PRIMARY
 
 WIDE = 120
 """Columns of a terminal that shows everything."""
@@ -34,7 +33,7 @@ class Display(Screen, JobObserver, ABC):
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.metric = PRIMARY[job.training.loss]
+        self.metric = job.training.objective.primary
         self.name = ""
         self.first = self.rounds = 0
         self.clock = time.perf_counter()

@@ -12,6 +12,7 @@ from tdcd.compute.threads import Threads
 from tdcd.core.average import Gathered, Held, Mean
 from tdcd.core.local_steps import Steps, finish
 from tdcd.core.network import Block, copy_block
+from tdcd.core.objectives.base import logit_gradient
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError, TdcdError, join_names
@@ -74,7 +75,7 @@ def gradient_at(task: SiloTask, shards: Shards, rows: Tensor, places: Tensor | s
     if task.remote_labels:
         return lambda _: given
     labels, objective = task.labels[shards.samples[places]], task.objective
-    return lambda embeddings: objective.gradient(embeddings + given, labels)
+    return lambda embeddings: logit_gradient(objective, embeddings + given, labels)
 
 
 def descend_pieces(

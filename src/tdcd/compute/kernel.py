@@ -13,7 +13,7 @@ from tdcd.compute.modules import SMALL, is_unaltered, weights_of
 from tdcd.compute.one_step import active_weight, shares
 from tdcd.core.average import Mean
 from tdcd.core.network import Block
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, SquaredError
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, SquaredError
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Shards
 from tdcd.errors import ModelError

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdcd.core.objective import Objective
+from tdcd.core.objectives import Objective
+from tdcd.core.objectives.base import logit_gradient
 from tdcd.core.script import Sharing
 from tdcd.core.seeds import derive
 
@@ -40,7 +41,7 @@ def logit_gradients(
     noise: Tensor | None = None,
 ) -> Tensor:
     """Return ∂ℓ/∂z at scores (…, E), as a client that has the labels sends it."""
-    gradients = objective.gradient(scores, labels)
+    gradients = logit_gradient(objective, scores, labels)
     return privatizer(gradients, noise) if privatizer else gradients
 
 

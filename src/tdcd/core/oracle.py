@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tdcd.core.aggregators import Average, HubMomentum, HubStep, Median, TrimmedMean
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, named_tensors
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Loss, Poisson, SquaredError
 from tdcd.core.optimizers import SGD, Adam
 from tdcd.core.seeds import client_seed
 from tdcd.core.state import SiloState, States
@@ -236,7 +236,9 @@ def optimizer_memory(optimizer: torch.optim.Optimizer | None, model: nn.Module, 
             for key in keys:
                 zeros = torch.zeros(()) if key == "step" else torch.zeros_like(p)
                 value = known.get(key)
-                result[f"optimizer/{key}/{name}"] = zeros if value is None else value.detach().clone()
+                value = zeros if value is None else value.detach().clone()
+                # the mean of clients that have taken steps and of others is no whole number
+                result[f"optimizer/{key}/{name}"] = value.double() if key == "step" else value
     return result
 
 
@@ -288,4 +290,8 @@ def mean_loss(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(scores[:, 0], labels, pos_weight=weight)
     if type(objective) is SquaredError:
         return F.mse_loss(scores, labels)
+    if type(objective) is Huber:
+        return F.huber_loss(scores, labels, delta=objective.delta)
+    if type(objective) is Poisson:
+        return F.poisson_nll_loss(scores, labels, log_input=True, full=False)
     raise ModelError(f"the oracle does not know the loss {type(objective).__name__}; use another engine")

@@ -9,7 +9,7 @@ from tdcd.core.aggregators import Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network
-from tdcd.core.objective import Loss
+from tdcd.core.objectives import Loss
 from tdcd.core.script import total
 from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster

@@ -1,14 +1,13 @@
 """What a column of labels means to a loss."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
+from tdcd.core.objectives import Meaning
 from tdcd.data.arrays import NUMBER, Array
-from tdcd.errors import DataError, JobError, join_names
+from tdcd.errors import DataError, join_names
 
-Loss = Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
 MOST_CLASSES = 1000
 
 
@@ -21,13 +20,13 @@ class LabelError(DataError):
 
 
 def encode_labels(
-    texts: Array, loss: Loss, positive: str | int | None = None, known: Sequence[str] | None = None
+    texts: Array, meaning: Meaning, positive: str | int | None = None, known: Sequence[str] | None = None
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
 
     Args:
         texts: The labels as texts; whole numbers without a point.
-        loss: What they are for.
+        meaning: What the loss takes them for.
         positive: The label that counts as 1 for the binary loss; default: they are 0 and 1.
         known: All labels that there are, where the job says; default: those that occur.
 
@@ -38,10 +37,10 @@ def encode_labels(
         DataError: these labels do not fit this loss.
     """
     if known is not None:
-        return _known(texts, loss, positive, known)
+        return _known(texts, meaning, positive, known)
     names, places = np.unique(texts, return_inverse=True)
     numbers = as_numbers(names)
-    if loss == "squared-error":
+    if meaning == "numbers":
         if numbers is None:
             text = _first_text(names)
             raise LabelError(f"labels: squared-error wants numbers, not texts such as '{text}'", text)
@@ -51,10 +50,8 @@ def encode_labels(
             f"labels: all {len(texts):,} are '{names[0]}', and a model needs two classes to tell apart. Is it the "
             "right column? Do all silos know those with other labels?"
         )
-    if loss == "binary-cross-entropy":
+    if meaning == "binary":
         return _binary(places, names.tolist(), positive)
-    if loss != "cross-entropy":
-        raise JobError(f"labels: the loss '{loss}' is not known")
     if len(names) > MOST_CLASSES:
         raise DataError(f"labels: {len(names):,} different ones are too many classes; is it a regression?")
     if numbers is not None:  # by their size, 2 before 10; 1E5 and 100000 are one
@@ -63,26 +60,28 @@ def encode_labels(
     return places.astype(np.int64), tuple(names.tolist())
 
 
-def encode_labels_alone(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str] | None) -> Array:
+def encode_labels_alone(
+    texts: Array, meaning: Meaning, positive: str | int | None, known: Sequence[str] | None
+) -> Array:
     """Turn one client's labels into those of a loss, without knowing those of others. See ``coded``.
 
     Raises:
         DataError: they do not fit, or the job does not say what labels there are.
     """
-    if loss == "squared-error":
-        return encode_labels(texts, loss)[0]
-    if known is None and must_name(loss, positive):
+    if meaning == "numbers":
+        return encode_labels(texts, meaning)[0]
+    if known is None and must_name(meaning, positive):
         raise DataError("labels.classes: name all of them in the job, as nobody can look at all labels")
     return (
         again(texts, ("0", "1"), "the binary loss wants")
         if known is None
-        else encode_labels(texts, loss, positive, known)[0]
+        else encode_labels(texts, meaning, positive, known)[0]
     )
 
 
-def must_name(loss: Loss, positive: str | int | None) -> bool:
+def must_name(meaning: Meaning, positive: str | int | None) -> bool:
     """Tell whether a job must name all labels, where nobody can look at all of them."""
-    return loss == "cross-entropy" or (loss == "binary-cross-entropy" and positive is not None)
+    return meaning == "classes" or (meaning == "binary" and positive is not None)
 
 
 def again(texts: Array, classes: Sequence[str], where: str = "in training there was") -> Array:
@@ -110,9 +109,11 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
     return np.array([places[text] for text in texts.tolist()])
 
 
-def _known(texts: Array, loss: Loss, positive: str | int | None, known: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
+def _known(
+    texts: Array, meaning: Meaning, positive: str | int | None, known: Sequence[str]
+) -> tuple[Array, tuple[str, ...]]:
     """Turn labels into numbers where all that there are are known."""
-    if loss == "binary-cross-entropy":
+    if meaning == "binary":
         wanted = "1" if positive is None else str(positive)
         known = sorted(known, key=lambda name: name == wanted)
     return again(texts, known, "the job's labels.classes are"), tuple(known)

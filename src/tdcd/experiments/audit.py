@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tdcd.compute import cores
 from tdcd.core.gradients import GradientPrivatizer
-from tdcd.core.objective import BinaryCrossEntropy
+from tdcd.core.objectives import BinaryCrossEntropy
 from tdcd.core.script import Diverged
 from tdcd.core.state import States
 from tdcd.data.arrays import Array
@@ -31,7 +31,7 @@ from tdcd.errors import JobError, nearest
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job
 from tdcd.training.labels import Labels
-from tdcd.training.metrics import PRIMARY, measure
+from tdcd.training.metrics import measure
 from tdcd.training.setup import Setup, device_of, prepare
 from tdcd.training.tally import measured, ranks, tally
 
@@ -122,8 +122,8 @@ def audit_labels(
             'labels.sharing is "shared": every silo has the labels, so there is nothing to infer; audit how they are '
             'kept: --set labels.silo=SILO --set labels.sharing=stale, or "exact"'
         )
-    if settings.loss == "squared-error":
-        raise JobError("the audit is about classes; the loss squared-error has none")
+    if settings.objective.meaning == "numbers":
+        raise JobError(f"the audit is about classes; the loss {settings.loss_kind} has none")
     others = [name for name in federation.with_features if name != job.labels.silo]
     if silo is not None and silo not in others:
         raise JobError(f"--silo: '{silo}' receives no logit gradients{nearest(silo, others)}")
@@ -158,7 +158,7 @@ def _audited(job: Job, setup: Setup, privatizer: GradientPrivatizer | None, silo
     mean = recorder.total[heard] / recorder.count[heard, None]
     norms = (recorder.norms[heard] / recorder.count[heard]).numpy()
     first = recorder.first[heard]
-    metric, test = PRIMARY[settings.loss], None
+    metric, test = settings.objective.primary, None
     if setup.test is not None and not diverged:
         scores = engine.scores({name: state.weights for name, state in states.items()}, setup.test.features)
         test = measure(settings.objective, scores, setup.test.labels).get(metric)

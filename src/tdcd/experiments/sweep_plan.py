@@ -15,7 +15,6 @@ from tdcd.files import flat, quoted_key
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import carried, variant_job
 from tdcd.jobs.schema import Baseline, Job
-from tdcd.training.metrics import METRICS
 from tdcd.training.settings import Settings
 
 RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"
@@ -243,9 +242,9 @@ def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:
         job = load_job(sweep.job, deepcopy(settings), clients)
     except JobError as error:
         raise JobError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from error
-    known, metric = METRICS[job.training.loss], sweep.report.metric
+    known, metric = job.training.objective.metrics, sweep.report.metric
     if metric is not None and metric not in known:
-        loss = job.training.loss
+        loss = job.training.loss_kind
         raise JobError(f"{where}: report.metric: '{metric}' is not measured with {loss}{nearest(metric, known)}")
     return _changed(
         _seeded(sweep, job, sweep.seeds[0]),

@@ -181,7 +181,7 @@ def _about_texts(job: TableJob, silo: str, column: Category, looks: Sequence[_Lo
 def _about_classes(job: TableJob, labels: Array) -> Iterator[str]:
     """Warn of amounts that are taken as classes."""
     classes = len(np.unique(labels))
-    if job.training.loss == "cross-entropy" and 2 * classes > len(labels):
+    if job.training.objective.meaning == "classes" and 2 * classes > len(labels):
         yield (
             f"labels: there are {classes:,} classes in {len(labels):,} training rows. If they are amounts, train a "
             'regression: training.loss = "squared-error"'
@@ -206,7 +206,7 @@ def _tells(column: Number | Category, inputs: Array, labels: Array, settings: Se
     """Say how well a column tells the label, if it nearly is the label."""
     if len(labels) < FEWEST_ROWS or column.constant:
         return None
-    if settings.loss == "squared-error":
+    if settings.objective.meaning == "numbers":
         return _correlation(column, inputs, labels)
     counts = np.bincount(labels)
     if (counts > 0).sum() < 2 or counts[counts > 0].min() < _FEWEST_OF_CLASS:

@@ -138,7 +138,7 @@ class Run:
         """Return IDs, predictions and probabilities."""
         objective = self.result.objective
         predicted = objective.predictions(scores).numpy()
-        if self.job.training.loss == "squared-error":
+        if objective.meaning == "numbers":
             columns = _numbered("prediction", predicted)
             return pl.DataFrame({"id": ids, **columns})
         names = np.array(self._names(scores.shape[1]))

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from tdcd.compute import ComputeName
+from tdcd.core.objectives import Objective
 from tdcd.data.features import Features
 from tdcd.data.rows import Equal, Rows
 from tdcd.data.sets import PatientSets, SetName
@@ -316,14 +317,15 @@ class TableJob(Job):
         return sorted(name for name, silo in self.silos.items() if silo.label)
 
     def _check_labels(self) -> None:
-        labels, loss = self.labels, self.training.loss
+        labels, objective = self.labels, self.training.loss
+        meaning = objective.meaning if isinstance(objective, Objective) else ""  # not imported before it is allowed
         if labels.silo is not None and labels.silo not in self.silos:
             raise ValueError(f"labels.silo: '{labels.silo}' is no silo{nearest(labels.silo, self.silos)}")
-        if labels.positive is not None and loss != "binary-cross-entropy":
+        if labels.positive is not None and meaning not in ("binary", ""):
             raise ValueError("labels.positive goes with the loss binary-cross-entropy")
-        if labels.classes is not None and loss == "squared-error":
+        if labels.classes is not None and meaning == "numbers":
             raise ValueError("labels.classes: a regression has none")
-        if labels.classes is not None and loss == "binary-cross-entropy":
+        if labels.classes is not None and meaning == "binary":
             wanted = "1" if labels.positive is None else str(labels.positive)
             if len(labels.classes) != 2 or wanted not in labels.classes:
                 raise ValueError(f"labels.classes: the binary loss wants two, one of them '{wanted}' (labels.positive)")

@@ -201,7 +201,7 @@ def encode_silo_labels(
     """
     column = job.silos[silo].label or ""
     try:
-        return encode_labels(texts, job.training.loss, job.labels.positive, job.labels.classes)
+        return encode_labels(texts, job.training.objective.meaning, job.labels.positive, job.labels.classes)
     except DataError as error:
         where = ""
         if isinstance(error, LabelError):

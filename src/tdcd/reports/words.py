@@ -5,11 +5,18 @@ from datetime import timedelta
 from statistics import stdev
 from typing import Any
 
+from tdcd.core.objectives import OBJECTIVES
 from tdcd.runs.reader import RunRecord
 
 LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
           "r2": "R²"}  # fmt: skip
-PREFERRED = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
+PREFERRED = {
+    "cross-entropy": "accuracy",
+    "binary-cross-entropy": "auroc",
+    "squared-error": "r2",
+    "huber": "r2",
+    "poisson": "r2",
+}
 """The metric that stands for all, by the loss."""
 WAYS = {"hub_to_client": "hubs → clients", "client_to_hub": "clients → hubs", "hub_to_hub": "hubs → hubs"}
 
@@ -27,7 +34,7 @@ def label(metric: str) -> str:
 
 def metric_of(loss: str, measured: Collection[str]) -> str:
     """Return the metric that stands for all where nobody says which; the loss where there is none."""
-    preferred = PREFERRED.get(loss, "")
+    preferred = OBJECTIVES[loss].primary if loss in OBJECTIVES else ""
     return preferred if preferred in measured else "loss"
 
 

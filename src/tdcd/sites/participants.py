@@ -44,7 +44,7 @@ def check_labels(job: Job) -> None:
     """
     labels = job.labels
     unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
-    if unnamed and must_name(job.training.loss, labels.positive):
+    if unnamed and must_name(job.training.objective.meaning, labels.positive):
         raise JobError(
             "labels.classes: no site sees all private labels; list all classes, as in "
             'labels = { …, classes = ["low", "high"] }'

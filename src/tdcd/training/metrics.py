@@ -3,17 +3,9 @@
 import torch
 from torch import Tensor
 
-from tdcd.core.objective import CrossEntropy, Objective
+from tdcd.core.objectives import Objective
+from tdcd.core.objectives.classification import Classification
 from tdcd.training.tally import measured, ranks, tally
-
-METRICS = {
-    "cross-entropy": ("loss", "accuracy", "f1", "top5", "auroc", "auprc"),
-    "binary-cross-entropy": ("loss", "accuracy", "f1", "auroc", "auprc"),
-    "squared-error": ("loss", "mse", "r2"),
-}
-"""What is measured with each loss."""
-PRIMARY = {"cross-entropy": "accuracy", "binary-cross-entropy": "auroc", "squared-error": "r2"}
-"""The metric that stands for all in displays."""
 
 
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
@@ -25,8 +17,9 @@ def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, f
     scores, labels = scores.cpu(), labels.cpu()
     ranked = ranks(objective, scores)
     result = measured(objective, tally(objective, scores, labels, ranked))
-    if "auroc" in result:
-        classes = range(scores.shape[1]) if isinstance(objective, CrossEntropy) else (1,)
+    if "auroc" in result and isinstance(objective, Classification):
+        width = scores.shape[1]
+        classes = range(width) if objective.classes(width) == width else (1,)
         areas = [_average_precision(rank, labels == k) for k, rank in zip(classes, ranked.unbind(1), strict=True)]
         result["auprc"] = float(torch.stack(areas).mean())
     return result

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tdcd.compute.whole import embed_whole
 from tdcd.core.network import Blocks, Network
-from tdcd.core.objective import Objective
+from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
 from tdcd.core.topology import Samples

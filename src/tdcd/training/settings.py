@@ -1,5 +1,6 @@
 """The settings of a training: one class for the job file's ``[training]`` table and for Python."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from tdcd.core.aggregators import AGGREGATORS, Aggregator, Average
 from tdcd.core.average import Averaging
 from tdcd.core.local_steps import LocalSteps
-from tdcd.core.objective import BinaryCrossEntropy, CrossEntropy, Objective, SquaredError
+from tdcd.core.objectives import OBJECTIVES, Objective
 from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
 from tdcd.core.sampling import draw_batch
 from tdcd.errors import JobError
@@ -35,8 +36,13 @@ Count = Annotated[int, Field(gt=0), BeforeValidator(_plain)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+OBJECTIVE = Registry[Objective]("loss", Objective, OBJECTIVES)
 OPTIMIZER = Registry[Optimizer]("optimizer", Optimizer, OPTIMIZERS)
 AGGREGATOR = Registry[Aggregator]("aggregator", Aggregator, AGGREGATORS)
+
+
+Given = Imported | str | Mapping[str, Any]
+"""A part that is named: once it is read, an import path if it is not one of the package."""
 
 
 class Settings(Strict):
@@ -44,7 +50,7 @@ class Settings(Strict):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    loss: Literal["cross-entropy", "binary-cross-entropy", "squared-error"]
+    loss: Annotated[Objective | Given, BeforeValidator(OBJECTIVE.read), PlainSerializer(OBJECTIVE.write)]
     """What to minimise over the summed embeddings."""
     rounds: Count
     """R, the number of communication rounds."""
@@ -58,15 +64,11 @@ class Settings(Strict):
     """How the rate changes over the rounds."""
     averaging: Averaging = "uniform"
     """"uniform": every client counts the same, as in the paper. "samples": by its rows in the batch."""
-    aggregator: Annotated[
-        Aggregator | Imported, BeforeValidator(AGGREGATOR.read), PlainSerializer(AGGREGATOR.write)
-    ] = Average()
-    """What a hub makes of its clients' weights. "average" is the paper's rule."""
-    positive_weight: Positive = 1.0
-    """Weight of a positive row; for the binary loss only."""
-    optimizer: Annotated[Optimizer | Imported, BeforeValidator(OPTIMIZER.read), PlainSerializer(OPTIMIZER.write)] = (
-        SGD()
+    aggregator: Annotated[Aggregator | Given, BeforeValidator(AGGREGATOR.read), PlainSerializer(AGGREGATOR.write)] = (
+        Average()
     )
+    """What a hub makes of its clients' weights. "average" is the paper's rule."""
+    optimizer: Annotated[Optimizer | Given, BeforeValidator(OPTIMIZER.read), PlainSerializer(OPTIMIZER.write)] = SGD()
     """How a client's weights move by its gradient. Plain SGD is the paper's."""
     carry_optimizer: bool = False
     """Carry what optimizers remember from round to round, averaged by the hub; default: they start afresh in each."""
@@ -89,7 +91,7 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        remembers = not (isinstance(self.optimizer, SGD) and not self.optimizer.momentum)
+        remembers = self.optimizer != SGD()
         if isinstance(self.optimizer, SGD) and remembers and self.local_steps == 1 and not self.carry_optimizer:
             raise ValueError(
                 "momentum starts afresh in each round, so that with local_steps = 1 it does nothing; let the hub carry "
@@ -101,24 +103,22 @@ class Settings(Strict):
             )
         if self.proximal and self.local_steps == 1:
             raise ValueError("proximal: with local_steps = 1 clients never leave the weights that they begin with")
-        if self.averaging == "samples" and not (isinstance(self.aggregator, Imported) or self.aggregator.linear):
+        if self.averaging == "samples" and isinstance(self.aggregator, Aggregator) and not self.aggregator.linear:
             raise ValueError(
                 'averaging = "samples" goes with aggregators of the clients\' mean; to others all clients count alike'
             )
-        if self.positive_weight != 1 and self.loss != "binary-cross-entropy":
-            raise ValueError(f"positive_weight goes with the loss binary-cross-entropy, not {self.loss}")
         return self
 
     @property
     def objective(self) -> Objective:
-        """The loss."""
-        if self.loss == "cross-entropy":
-            return CrossEntropy()
-        if self.loss == "binary-cross-entropy":
-            return BinaryCrossEntropy(self.positive_weight)
-        if self.loss == "squared-error":
-            return SquaredError()
-        raise JobError(f"training.loss: '{self.loss}' is not known")
+        """The loss itself; one that is named by an import path is imported."""
+        return OBJECTIVE.make(self.loss)
+
+    @property
+    def loss_kind(self) -> str:
+        """The loss as a job names it."""
+        kind: str = OBJECTIVE.write(self.loss)["kind"]
+        return kind
 
     @property
     def steps(self) -> LocalSteps:
@@ -135,7 +135,7 @@ class Settings(Strict):
     @property
     def imports(self) -> dict[str, str]:
         """The import paths of parts that a user has written, each under what it is."""
-        parts = {"aggregator": self.aggregator, "optimizer": self.optimizer}
+        parts = {"loss": self.loss, "aggregator": self.aggregator, "optimizer": self.optimizer}
         return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
 
     def make_aggregator(self) -> Aggregator:
@@ -169,4 +169,4 @@ class Settings(Strict):
 
 def part_options() -> dict[str, list[str]]:
     """Return the options of all kinds of each part that a job names by kind."""
-    return {registry.what: registry.options for registry in (AGGREGATOR, OPTIMIZER)}
+    return {registry.what: registry.options for registry in (AGGREGATOR, OPTIMIZER, OBJECTIVE)}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tdcd.core.aggregators import check_room
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
-from tdcd.core.objective import CrossEntropy
 from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
@@ -86,7 +85,7 @@ def prepare(
     validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
-    if isinstance(objective, CrossEntropy):
+    if objective.meaning == "classes":
         outputs = max(outputs, len(labels.classes or ()))
     networks = {
         silo: build_network(silo, chosen[silo], tuple(train.features[silo].shape[1:]), outputs, settings)

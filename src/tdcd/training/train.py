@@ -13,6 +13,7 @@ from tdcd.core.aggregators import Aggregator
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks, Network, named_tensors
+from tdcd.core.objectives import Objective
 from tdcd.core.optimizers import Optimizer
 from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster, Samples
@@ -41,6 +42,7 @@ def train(
     models: Models,
     settings: Settings,
     *,
+    objective: Objective | None = None,
     optimizer: Optimizer | None = None,
     aggregator: Aggregator | None = None,
     labels: Labels | None = None,
@@ -64,6 +66,7 @@ def train(
         federation: The training data.
         models: A model specification for all silos, or a specification or ``nn.Module`` for each by name.
         settings: Loss, rounds, local steps, batch size, rate …
+        objective: What to minimise, in place of the loss of the settings.
         optimizer: How a client's weights move by its gradient, in place of that of the settings.
         aggregator: What a hub makes of its clients' weights, in place of that of the settings.
         labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
@@ -86,7 +89,7 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
-    parts = {"optimizer": optimizer, "aggregator": aggregator}
+    parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator}
     if chosen := {name: part for name, part in parts.items() if part is not None}:
         settings = Settings(**{**dict(settings), **chosen})
     labels = labels or Labels()
@@ -157,7 +160,7 @@ def describe_federation(
         samples=len(federation),
         validation_samples=len(setup.validation) if setup.validation else 0,
         test_samples=len(setup.test) if setup.test else 0,
-        loss=settings.loss,
+        loss=settings.loss_kind,
         classes=federation.classes,
         notes=(*federation.notes, *engine.notes),
         embedding=setup.width,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.objective import Objective
+from tdcd.core.objectives import Objective
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.errors import TdcdError

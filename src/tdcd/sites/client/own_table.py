@@ -197,7 +197,7 @@ class OwnTable:
     def _encode_labels(self, texts: Array, own: PlacedKeys) -> Array:
         labels = self._job.labels
         try:
-            return encode_labels_alone(texts, self._job.training.loss, labels.positive, labels.classes)
+            return encode_labels_alone(texts, self._job.training.objective.meaning, labels.positive, labels.classes)
         except DataError as error:
             column = own.table.settings.label or ""
             where = find_fact([own], column, error.label) if isinstance(error, LabelError) else ""

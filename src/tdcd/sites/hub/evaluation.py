@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
+from tdcd.core.objectives import Tally
 from tdcd.core.rows import Rows
 from tdcd.core.task import sum_embeddings
 from tdcd.data.holdout import Part
@@ -26,7 +27,7 @@ from tdcd.sites.messages.packing import UnboundedError, check_numbers, fits
 from tdcd.sites.messages.types import Evaluated, Score, Scores, SiloScores, Tallies
 from tdcd.sites.messages.types import Judge as JudgeRequest
 from tdcd.training.metrics import measure
-from tdcd.training.tally import Tally, added, measured, ranks, why_not_tally
+from tdcd.training.tally import added, measured, ranks, why_not_tally
 
 Outcome = tuple[Measurement, Verdict, tuple[str, ...]]
 """What was measured, the verdict, and the parts that nothing could be measured on."""
@@ -236,7 +237,7 @@ class Evaluator:
             for part in scores:
                 tallies: list[Tally] = [r.tallies[part.word] for r in replies.values() if part.word in r.tallies]
                 if tallies and part not in result:
-                    total = added(tallies)
+                    total = added(objective, tallies)
                     result[part] = measured(objective, total), int(total["rows"][0])
             return result
         return {}

@@ -248,7 +248,7 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         samples=counts[Part.TRAIN],
         validation_samples=counts.get(Part.VALIDATION, 0),
         test_samples=counts.get(Part.TEST, 0),
-        loss=job.training.loss,
+        loss=job.training.loss_kind,
         classes=hub.prepared.plan.classes,
         notes=tuple(f"{name} has no row of a common ID and takes no part" for name in hub.prepared.plan.idle),
         embedding=hub.prepared.model.width,

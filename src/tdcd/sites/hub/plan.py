@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.objective import CrossEntropy
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.federation import roster_of
@@ -124,7 +123,7 @@ def plan_from_tables(job: TableJob, silo: str, alignment: "Alignment", keys: "li
         owner = silo if job.silos[silo].label else job.labels.silo or job.label_owners()[0]
         labels, classes = encode_silo_labels(job, owner, texts, placed)
         outputs = objective.width(torch.from_numpy(labels))
-    if isinstance(objective, CrossEntropy):
+    if objective.meaning == "classes":
         outputs = max(outputs, len(job.labels.classes or ()))
     label_only = not silo_features(job, silo, [key.table for key in keys])
     fingerprint = alignment.fingerprint
