@@ -7,8 +7,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcd.errors import JobError, RunError
+from tdcd.errors import JobError, RunError, TdcdError
 from tdcd.failpoints import reach
+
+
+def read_settings(path: Path, kind: type[TdcdError], passed: tuple[type[OSError], ...] = (FileNotFoundError,)) -> str:
+    """Read a file that a user has written: a job, a sweep, a site. Some editors begin it with a mark.
+
+    Args:
+        path: Where.
+        kind: The error to raise.
+        passed: Errors that the caller explains.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except passed:
+        raise
+    except UnicodeDecodeError as error:
+        raise kind(f"{path}: not a text in UTF-8; save it in UTF-8 ({error})") from error
+    except OSError as error:
+        raise kind(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:

@@ -110,14 +110,7 @@ class Registry(Generic[T]):
         value = self.read(value)
         if not isinstance(value, Imported):
             return value
-        factory = import_object(value.kind, self.what)
-        try:
-            made = factory(**value.options)
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"{self.what} '{value.kind}': the factory failed for {dict(value.options)}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        made = call_factory(value.kind, self.what, str(dict(value.options)), **value.options)
         if not isinstance(made, self.offers):
             missing = [name for name in _wanted(self.offers) if not hasattr(made, name)]
             raise ModelError(
@@ -128,12 +121,20 @@ class Registry(Generic[T]):
         return part
 
 
-def import_object(path: str, what: str) -> Any:
-    """Import ``package.module:name``.
+def call_factory(path: str, what: str, given: str, *arguments: Any, **options: Any) -> Any:
+    """Import ``package.module:factory`` and call it; ``given`` says with what.
 
     Raises:
-        ModelError: there is no such thing, or importing it fails.
+        ModelError: there is no such thing, or it fails.
     """
+    factory = _imported(path, what)
+    try:
+        return factory(*arguments, **options)
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{what} '{path}': the factory failed for {given}: {type(error).__name__}: {error}") from error
+
+
+def _imported(path: str, what: str) -> Any:
     place, name = path.split(":")
     try:
         home = importlib.import_module(place)

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sites.memory import Federation, run_virtually
 from sites.test_rounds import job, patient, set_up
 from tdcd.core.state import SiloState, States
@@ -46,6 +48,16 @@ def simulated(job: Job) -> States:
     for number in range(1, ROUNDS + 1):
         states, _ = engine.round(states, number)
     return states
+
+
+def check_equal(there: States, here: States, atol: float = 0.0) -> None:
+    """Check that all that silos carry is the same at sites and in a simulation: to the bit, or nearly."""
+    for silo, state in here.items():
+        found, wanted = tensors(there[silo]), tensors(state)
+        assert set(found) == set(wanted)
+        for name, tensor in wanted.items():
+            nearly = atol > 0 and torch.allclose(found[name], tensor, rtol=0, atol=atol)
+            assert nearly or torch.equal(found[name], tensor), (silo, name)
 
 
 def tensors(state: SiloState) -> dict[str, Any]:

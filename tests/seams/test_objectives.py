@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tdcd
-from seams.sites import at_sites, simulated, tensors, wanted
+from seams.sites import at_sites, check_equal, simulated, wanted
 from support import OBJECTIVES as DRAWN
 from support import distance, same
 from tdcd.core.objectives import OBJECTIVES, Huber, Objective, Poisson, SquaredError
@@ -148,8 +148,4 @@ def test_counts_below_zero_are_refused() -> None:
 def test_at_sites(loss: dict[str, Any], sharing: str | None, tmp_path: Path) -> None:
     labels = {"silo": "silo-1", "sharing": sharing} if sharing else None
     job = wanted(labels, loss=loss)
-    there, here = at_sites(job, tmp_path), simulated(job)
-    for silo, state in here.items():
-        for name, tensor in tensors(state).items():
-            apart = 0 if sharing is None else 1e-9
-            assert torch.allclose(tensors(there[silo])[name], tensor, rtol=0, atol=apart), (silo, name)
+    check_equal(at_sites(job, tmp_path), simulated(job), 1e-9 if sharing else 0.0)

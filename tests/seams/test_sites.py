@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
 
-from seams.sites import at_sites, simulated, tensors, wanted
+from seams.sites import at_sites, check_equal, simulated, tensors, wanted
 from support import RULES
 from tdcd.core.aggregators import Aggregator
 from tdcd.core.optimizers import SGD, Adam, Optimizer
@@ -15,12 +14,7 @@ from tdcd.training.settings import AGGREGATOR, OPTIMIZER
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_aggregators(rule: Aggregator, tmp_path: Path) -> None:
     job = wanted(aggregator=AGGREGATOR.write(rule))
-    there, here = at_sites(job, tmp_path), simulated(job)
-    for silo, state in here.items():
-        found = tensors(there[silo])
-        assert set(found) == set(tensors(state))
-        for name, tensor in tensors(state).items():
-            assert torch.equal(found[name], tensor), (silo, name)
+    check_equal(at_sites(job, tmp_path), simulated(job))
 
 
 @pytest.mark.parametrize("carry", [False, True])
@@ -29,10 +23,7 @@ def test_aggregators(rule: Aggregator, tmp_path: Path) -> None:
 def test_optimizers(rule: Optimizer, carry: bool, sharing: str | None, tmp_path: Path) -> None:
     labels = {"silo": "silo-1", "sharing": sharing} if sharing else None
     job = wanted(labels, optimizer=OPTIMIZER.write(rule), carry_optimizer=carry, proximal=0.1)
-    there, here = at_sites(job, tmp_path), simulated(job)
-    for silo, state in here.items():
-        found = tensors(there[silo])
-        assert set(found) == set(tensors(state))
-        assert carry == any("optimizer/" in name for name in found)
-        for name, tensor in tensors(state).items():
-            assert torch.allclose(found[name], tensor, rtol=0, atol=0 if sharing is None else 1e-9), (silo, name)
+    there = at_sites(job, tmp_path)
+    check_equal(there, simulated(job), 1e-9 if sharing else 0.0)
+    for state in there.values():
+        assert carry == any("optimizer/" in name for name in tensors(state))

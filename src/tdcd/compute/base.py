@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.threads import Threads
-from tdcd.core.average import Gathered, Held, Mean
+from tdcd.core.aggregators import Aggregator, gather
+from tdcd.core.average import Gathered, Held
 from tdcd.core.local_steps import Steps, finish
 from tdcd.core.network import Block, copy_block
 from tdcd.core.objectives.base import logit_gradient
@@ -87,22 +88,17 @@ def descend_pieces(
         gradient = gradient_at(task, shards, rows, piece.places)
         return piece, finish(piece.steps, next(piece.steps), gradient)
 
-    gathered = gather(task, block)
+    gathered = gather(task.aggregator, block)
     for piece, new in pool.stream(one, pieces):
         piece.add_to(gathered, new)
     return gathered
 
 
-def gather(task: SiloTask, block: Block) -> Gathered:
-    """Return what takes the clients' weights, in the form that the aggregator needs."""
-    return Mean(block) if task.aggregator.linear else Held()
-
-
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, task: SiloTask, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
-        self._task, self._block, self._pieces, self._pool = task, block, list(pieces), pool
+    def __init__(self, aggregator: Aggregator, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
+        self._aggregator, self._block, self._pieces, self._pool = aggregator, block, list(pieces), pool
         self._embeddings = pool.map(lambda piece: next(piece.steps), self._pieces)
 
     def step(self, gradients: Tensor) -> Tensor:
@@ -125,7 +121,7 @@ class Suspended:
             given = gradients[piece.places]
             return piece, finish(piece.steps, embeddings, lambda _: given)
 
-        gathered = gather(self._task, self._block)
+        gathered = gather(self._aggregator, self._block)
         for piece, new in self._pool.stream(one, zip(self._pieces, self._embeddings, strict=True)):
             piece.add_to(gathered, new)
         return gathered

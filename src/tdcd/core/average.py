@@ -101,6 +101,10 @@ class Held:
         for place, client in enumerate(clients):
             self.add(client, {name: tensor[place] for name, tensor in stack.items()})
 
+    def add_tensor(self, client: int, name: str, tensor: Tensor) -> None:
+        """Add one tensor of a client's block that comes in parts."""
+        self._blocks.setdefault(client, {})[name] = tensor
+
     def stacked(self) -> Block:
         """Return all blocks as one, with a leading dimension of clients in the order of the roster; forget them."""
         blocks = [self._blocks[client] for client in sorted(self._blocks)]
@@ -110,6 +114,12 @@ class Held:
 
 Gathered = Mean | Held
 """What the clients of a silo return in a round."""
+
+
+def add_idle(mean: Mean, averaging: Averaging, clients: int, block: Block) -> None:
+    """Add those of a silo's clients that have no rows in the mini-batch: their weights are still θ_j."""
+    if averaging == "uniform" and (idle := clients - mean.weight):
+        mean.add(block, idle)
 
 
 def mean_of(gathered: Gathered) -> Block:

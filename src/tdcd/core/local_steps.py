@@ -6,6 +6,7 @@ once from the labels, a site sends the embeddings away and goes on when the grad
 
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from tdcd.core.network import Block, copy_block
 from tdcd.core.optimizers import SGD, Optimizer
 from tdcd.core.optimizers.base import apply_checked
-from tdcd.core.parts import calling
+from tdcd.core.parts import calling, is_foreign
 from tdcd.core.state import CARRIED, Memory, SiloState, carried
 from tdcd.core.torch_extras import run_backward
 
@@ -93,7 +94,7 @@ def local_steps(
     """
     weights = {name: block[name] for name in trainable}
     optimizer, memory = steps.optimizer, _memory(steps, weights, known, grouped)
-    own = type(optimizer).__module__.startswith("tdcd.core.")
+    apply = partial(apply_checked, optimizer) if is_foreign(optimizer) else optimizer.apply
     start = copy_block(weights) if steps.proximal else {}
     for _ in range(steps.count):
         embeddings, backward = forward(block)
@@ -106,10 +107,7 @@ def local_steps(
                 gradient = {name: g + steps.weight_decay * block[name] for name, g in gradient.items()}
             if steps.proximal:
                 gradient = {name: g + steps.proximal * (weights[name] - start[name]) for name, g in gradient.items()}
-            if own:
-                memory = optimizer.apply(gradient, memory, weights, rate)
-            else:
-                memory = apply_checked(optimizer, gradient, memory, weights, rate)
+            memory = apply(gradient, memory, weights, rate)
     return block | ({CARRIED + name: tensor for name, tensor in memory.items()} if steps.carry else {})
 
 
@@ -120,7 +118,9 @@ def _memory(steps: LocalSteps, weights: Block, known: Block, grouped: bool) -> M
     else:
         with calling("optimizer", steps.optimizer):
             memory = dict(steps.optimizer.init({name: t[0] for name, t in weights.items()} if grouped else weights))
-    if not grouped or not memory:
+    if not memory:
+        return memory
+    if not grouped:
         return {name: tensor.clone() for name, tensor in memory.items()}
     clients = len(next(iter(weights.values())))
     return {name: tensor.expand(clients, *tensor.shape).clone() for name, tensor in memory.items()}

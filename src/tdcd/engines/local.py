@@ -14,7 +14,7 @@ from tdcd.compute.fallback import fallback, join_fallbacks
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
 from tdcd.core.aggregators import aggregate
-from tdcd.core.average import Mean
+from tdcd.core.average import Mean, add_idle
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block
 from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round, plan_rounds
@@ -58,7 +58,8 @@ class LocalClients:
         worker, state = self._trained, self._state
         gathered = worker.descend(rows)
         if isinstance(gathered, Mean):
-            add_idle(gathered, worker, self._sent)
+            task = worker.task
+            add_idle(gathered, task.averaging, len(task.roster.clients), self._sent)
         round_ = self._training.hub_round(self._silo, self._round.number)
         return aggregate(worker.task.aggregator, state, gathered, round_)
 
@@ -83,13 +84,6 @@ class LocalClients:
 
     def diverged(self, state: SiloState) -> bool:  # noqa: D102
         return self._worker is not None and left_finite(state.weights, self._state.weights)
-
-
-def add_idle(mean: Mean, worker: Worker, weights: Block) -> None:
-    """Add the clients without rows in the mini-batch to a mean: their weights are still θ_j."""
-    task = worker.task
-    if task.averaging == "uniform" and (idle := len(task.roster.clients) - mean.weight):
-        mean.add(weights, idle)
 
 
 def yields_shared_numbers(private: PrivateLabels) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tdcd.costs import T_COMM, Costs, Time
 from tdcd.errors import JobError, join_names, nearest
-from tdcd.files import flat, split_key
+from tdcd.files import flat, read_settings, split_key
 from tdcd.jobs.load import resolve_paths
 from tdcd.jobs.schema import EMBEDDED, Baseline, Name
 from tdcd.strict import Strict, problems
@@ -158,13 +158,9 @@ def load_sweep(path: Path | str) -> Sweep:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_settings(file, JobError)
     except FileNotFoundError as error:
         raise JobError(f"{file}: no such sweep file; docs/sweeps.md shows one") from error
-    except UnicodeDecodeError as error:
-        raise JobError(f"{file}: not a text in UTF-8; save it in UTF-8 ({error})") from error
-    except OSError as error:
-        raise JobError(f"{file}: cannot be read: {error.strerror}") from error
     sweep = parse_sweep(text, str(file), file.parent)
     if sweep.job in EMBEDDED:
         return sweep

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tdcd.data.sets import SETS
 from tdcd.errors import JobError, nearest
-from tdcd.files import quoted_key, split_key
+from tdcd.files import quoted_key, read_settings, split_key
 from tdcd.jobs.schema import (
     EMBEDDED,
     TABLES,
@@ -149,7 +149,7 @@ def _text(path: Path | str) -> tuple[str, str]:
         return f"{path} (embedded job)", embedded_job_text(str(path))
     file = Path(path)
     try:
-        return str(file), file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+        return str(file), read_settings(file, JobError, (FileNotFoundError, IsADirectoryError))
     except FileNotFoundError as error:
         known: dict[str, Path | str] = {name: name for name in EMBEDDED}
         known |= {p.stem: p for p in file.parent.glob("*.toml")} if file.parent.is_dir() else {}
@@ -163,10 +163,6 @@ def _text(path: Path | str) -> tuple[str, str]:
         elif holds_run(file):
             hint = f"; to go on with a run: tdcd train --resume {quote(str(file))}"
         raise JobError(f"{file}: a directory, not a job file{hint}") from error
-    except UnicodeDecodeError as error:
-        raise JobError(f"{file}: not a text in UTF-8; save it in UTF-8 ({error})") from error
-    except OSError as error:
-        raise JobError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:

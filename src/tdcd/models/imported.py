@@ -6,7 +6,7 @@ from torch import nn
 
 from tdcd.errors import ModelError
 from tdcd.models.base import ModelSpec, Shape
-from tdcd.registry import IMPORT_PATH, import_object
+from tdcd.registry import IMPORT_PATH, call_factory
 from tdcd.strict import matching
 
 
@@ -27,14 +27,8 @@ class Imported(ModelSpec):
 
     def module(self, shape: Shape, outputs: int) -> nn.Module:
         """See ModelSpec."""
-        factory = import_object(self.kind, "model")
-        try:
-            module = factory(shape, outputs, **self.options)
-        except (Exception, SystemExit) as error:
-            raise ModelError(
-                f"model '{self.kind}': the factory failed for rows of shape {shape} and {outputs} outputs: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        given = f"rows of shape {shape} and {outputs} outputs"
+        module = call_factory(self.kind, "model", given, shape, outputs, **self.options)
         if not isinstance(module, nn.Module):
             raise ModelError(f"model '{self.kind}': the factory returned {type(module).__name__}, not an nn.Module")
         return module

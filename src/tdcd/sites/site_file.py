@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from tdcd.compute import ComputeName
 from tdcd.data.tables.settings import TableFormat
 from tdcd.errors import DeploymentError
+from tdcd.files import read_settings
 from tdcd.strict import Strict, problems
 from tdcd.training.settings import Count
 
@@ -92,8 +93,8 @@ class ClientSite(Site):
 def is_client(path: Path) -> bool:
     """Tell whether a site file is a client's: it names its hub."""
     try:
-        return "hub" in tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return "hub" in tomllib.loads(read_settings(path, DeploymentError))
+    except (OSError, DeploymentError, tomllib.TOMLDecodeError):
         return False  # whoever reads it tells what is wrong
 
 
@@ -104,15 +105,11 @@ def read_site(path: Path, kind: type[S]) -> S:
         DeploymentError: it is missing or wrong; names every problem by its key.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        table = tomllib.loads(read_settings(path, DeploymentError))
     except FileNotFoundError as error:
         raise DeploymentError(
             f"{path}: no such site file; name it with --site, or make one: docs/deployment.md"
         ) from error
-    except UnicodeDecodeError as error:
-        raise DeploymentError(f"{path}: not a text in UTF-8; save it in UTF-8 ({error})") from error
-    except OSError as error:
-        raise DeploymentError(f"{path}: cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise DeploymentError(f"{path}: not TOML: {error}") from error
     if what := _mistaken(table, kind):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tdcd.core.aggregators.average import Average
-from tdcd.core.aggregators.base import Aggregator, HubRound, aggregate, check_room
+from tdcd.core.aggregators.base import Aggregator, HubRound, aggregate, check_room, gather
 from tdcd.core.aggregators.hub_momentum import HubMomentum
 from tdcd.core.aggregators.hub_step import HubStep
 from tdcd.core.aggregators.median import Median
@@ -29,4 +29,5 @@ __all__ = [
     "TrimmedMean",
     "aggregate",
     "check_room",
+    "gather",
 ]

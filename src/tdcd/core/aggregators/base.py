@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tdcd.core.average import Gathered, Mean
+from tdcd.core.average import Gathered, Held, Mean
 from tdcd.core.network import Block
-from tdcd.core.parts import calling, check_tensors
+from tdcd.core.parts import calling, check_tensors, is_foreign
 from tdcd.core.state import Memory, SiloState, carried
 from tdcd.errors import ModelError
 
@@ -57,6 +57,11 @@ class Aggregator(Protocol):
         """
 
 
+def gather(aggregator: Aggregator, block: Block) -> Gathered:
+    """Return what takes the clients' weights, in the form that an aggregator needs."""
+    return Mean(block) if aggregator.linear else Held()
+
+
 def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, round_: HubRound) -> SiloState:
     """Return a silo's state after a round, given what its clients returned.
 
@@ -73,8 +78,7 @@ def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, roun
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError("apply returns the weights and the memory, two values")
         weights, remembered = result
-    foreign = not type(aggregator).__module__.startswith("tdcd.core.")
-    if foreign:
+    if is_foreign(aggregator):
         check_tensors(weights, state.weights, "aggregator", aggregator, finite=_finite(received))
         check_tensors(remembered, memory, "aggregator", aggregator, finite=False)
     kept = {name: tensor for name, tensor in state.memory.items() if not name.startswith(PREFIX)}

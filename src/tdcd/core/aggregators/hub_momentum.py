@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from tdcd.core.aggregators.base import HubRound
-from tdcd.core.aggregators.hub_step import Size, check_size
+from tdcd.core.aggregators.hub_step import Size, check_size, size_in
 from tdcd.core.network import Block
 from tdcd.core.state import Memory
 
@@ -38,7 +38,7 @@ class HubMomentum:
         return {name: torch.zeros_like(tensor) for name, tensor in weights.items() if tensor.is_floating_point()}
 
     def apply(self, received: Block, memory: Memory, weights: Block, round_: HubRound) -> tuple[Block, Memory]:
-        size = 1 / round_.silos if self.size == "1/N" else self.size
+        size = size_in(self.size, round_)
         factor = self.momentum * round_.rate / round_.last_rate if round_.last_rate else 0.0
         change = {name: received[name] - weights[name] + factor * memory[name] for name in round_.trainable}
         moved = {name: weights[name] + size * delta for name, delta in change.items()}

@@ -33,11 +33,16 @@ class HubStep:
         return {}
 
     def apply(self, received: Block, memory: Memory, weights: Block, round_: HubRound) -> tuple[Block, Memory]:
-        size = 1 / round_.silos if self.size == "1/N" else self.size
+        size = size_in(self.size, round_)
         if size == 1:
             return received, memory
         moved = {name: weights[name] + size * (received[name] - weights[name]) for name in round_.trainable}
         return received | moved, memory
+
+
+def size_in(size: Size, round_: HubRound) -> float:
+    """Return β as a number."""
+    return 1 / round_.silos if size == "1/N" else size
 
 
 def check_size(size: Size) -> None:

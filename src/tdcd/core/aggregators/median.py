@@ -1,5 +1,6 @@
 """A median of the clients: a minority of them, whatever it sends, moves the weights no further than the others do."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -9,26 +10,31 @@ from tdcd.core.network import Block
 from tdcd.core.state import Memory
 
 
-@dataclass(frozen=True)
-class Median:
-    """The median of every single number over the clients that took part; of the two in the middle, their mean.
+class Middle(ABC):
+    """The mean of every single number over the clients in the middle, of those that took part.
 
     Clients without rows in the mini-batch would hold on to θ_j: they do not count. See Aggregator.
     """
 
     linear = False
 
+    @abstractmethod
+    def cut(self, clients: int) -> int:
+        """Return how many clients are left out at either end."""
+
     def init(self, weights: Block) -> Memory:
         return {}
 
-    def apply(
-        self,
-        received: Block,
-        memory: Memory,
-        weights: Block,
-        round_: HubRound,
-    ) -> tuple[Block, Memory]:
-        return {name: middle(tensor, (len(tensor) - 1) // 2) for name, tensor in received.items()}, memory
+    def apply(self, received: Block, memory: Memory, weights: Block, round_: HubRound) -> tuple[Block, Memory]:
+        return {name: middle(stack, self.cut(len(stack))) for name, stack in received.items()}, memory
+
+
+@dataclass(frozen=True)
+class Median(Middle):
+    """The median of every single number; of the two in the middle, their mean."""
+
+    def cut(self, clients: int) -> int:
+        return (clients - 1) // 2
 
 
 def middle(stack: Tensor, cut: int) -> Tensor:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tdcd.core.parts import calling, check_tensors
+from tdcd.core.parts import calling, check_tensors, is_foreign
 from tdcd.errors import DataError, join_names
 
 Meaning = Literal["classes", "binary", "numbers"]
@@ -125,7 +125,7 @@ def logit_gradient(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:
     Raises:
         ModelError: it fails, or returns what is no gradient.
     """
-    if type(objective).__module__.startswith("tdcd.core."):
+    if not is_foreign(objective):
         return objective.gradient(scores, labels)
     with calling("objective", objective):
         gradient = objective.gradient(scores, labels)

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.aggregators import HubRound, aggregate
-from tdcd.core.average import Held, Mean
-from tdcd.core.network import Block
+from tdcd.core.aggregators import HubRound, aggregate, gather
+from tdcd.core.average import Mean, add_idle
 from tdcd.core.script import Lost, LostClients, Plan, Topic
 from tdcd.core.script import Message as HubMessage
 from tdcd.core.state import SiloState
@@ -150,8 +149,7 @@ class SiteClients:
         block, uniform = self._sent, self._settings.averaging == "uniform"
         rows = self._zeros() if isinstance(rows, int) else rows
         names, aggregator = list(block), self._prepared.aggregator
-        mean = Mean(block if aggregator.linear else {})
-        held: dict[str, Block] = {client: {} for client in self._rows}
+        gathered, places = gather(aggregator, block), {name: k for k, name in enumerate(self._plan.roster.clients)}
         moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
         checked: set[str] = set()
         counts = {name: 1.0 if uniform else float(len(own)) for name, own in self._rows.items()}
@@ -162,10 +160,10 @@ class SiteClients:
                 raise RefusedError(f"more than {len(names)} tensors of weights")
             if client not in checked:
                 check_one(client, names[place], tensor)
-            if aggregator.linear:
-                mean.add_tensor(names[place], tensor, counts[client])
+            if isinstance(gathered, Mean):
+                gathered.add_tensor(names[place], tensor, counts[client])
             else:
-                held[client][names[place]] = tensor
+                gathered.add_tensor(places[client], names[place], tensor)
 
         def check_one(client: str, name: str, tensor: Tensor) -> None:
             like = block[name]
@@ -195,17 +193,10 @@ class SiteClients:
         }
         _, missing = await self._clients.ask(requests, self._stamp, add)
         self._raise_if_lost(missing)
-        if not aggregator.linear:
-            each = Held()
-            for place, client in enumerate(self._plan.roster.clients):
-                if client in held:
-                    each.add(place, held[client])
-            return aggregate(aggregator, self._state, each, self._round)
-        mean.count(sum(counts.values()))
-        idle = len(self._plan.roster.clients) - len(counts)
-        if uniform and idle:
-            mean.add(block, float(idle))
-        return aggregate(aggregator, self._state, mean, self._round)
+        if isinstance(gathered, Mean):
+            gathered.count(sum(counts.values()))
+            add_idle(gathered, self._settings.averaging, len(places), block)
+        return aggregate(aggregator, self._state, gathered, self._round)
 
     def away(self) -> Lost:  # noqa: D102
         return self._away()
