@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tdcd.cli.main import main
 from tdcd.core.aggregators import Aggregator, Average, HubMomentum, HubStep, Median, TrimmedMean
 from tdcd.core.average import Averaging
+from tdcd.core.codecs import BFloat16, Codecs, Float16
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
@@ -188,6 +189,7 @@ class Problem:
     rate: float
     seed: int
     objective: Objective
+    codecs: Codecs = field(default_factory=Codecs)
 
     def initial(self) -> Blocks:
         return {silo: task.network.initial() for silo, task in self.tasks.items()}
@@ -196,7 +198,13 @@ class Problem:
         return Round(number, draw_batch(self.seed, number, self.samples, self.batch), self.rate)
 
     def training(self, private: PrivateLabels | None = None) -> Training:
-        return Training(self.tasks, lambda number: self.round(number).batch, lambda number: self.rate, private=private)
+        return Training(
+            self.tasks,
+            lambda number: self.round(number).batch,
+            lambda number: self.rate,
+            private=private,
+            codecs=self.codecs,
+        )
 
     def run(self, engine: Simulation, rounds: int) -> Blocks:
         states: States = engine.training.initial()
@@ -253,13 +261,14 @@ def problem(
     steps: LocalSteps | None = None,
     averaging: Averaging = "uniform",
     aggregator: Aggregator | None = None,
+    codecs: Codecs | None = None,
     rate: float = 0.1,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
 ) -> Problem:
     """Make a problem with random rows, each silo dealt independently; every client holds at least one row."""
     generator = torch.Generator().manual_seed(seed)
-    objective = objective_of(loss)
+    objective, codecs = objective_of(loss), codecs or Codecs()
     labels = objective.prepare(labels_for(objective, samples, outputs, generator), outputs, dtype)
     tasks = {}
     for index, (kind, count) in enumerate(zip(kinds, clients, strict=True)):
@@ -281,10 +290,11 @@ def problem(
             steps=steps or LocalSteps(3),
             averaging=averaging,
             aggregator=aggregator or Average(),
+            updates=codecs.weights if codecs.changes else None,
             seed=seed,
             width=outputs,
         )
-    return Problem(tasks, samples, batch, rate, seed, objective)
+    return Problem(tasks, samples, batch, rate, seed, objective, codecs)
 
 
 MOVES: tuple[Optimizer, ...] = (SGD(), SGD(0.5), Adam(epsilon=1e-3), Adam(0.5, 0.9, 1e-3))
@@ -293,6 +303,11 @@ RULES: tuple[Aggregator, ...] = (
     Average(), HubStep(), HubStep(0.3), HubMomentum(0.5), HubMomentum(0.8, "1/N"), Median(), TrimmedMean(0.25)
 )  # fmt: skip
 """Aggregators to draw from."""
+CODINGS: tuple[Codecs, ...] = (
+    Codecs(), Codecs(rows=Float16()), Codecs(weights=BFloat16()), Codecs(BFloat16(), BFloat16()),
+    Codecs(Float16(), Float16()),
+)  # fmt: skip
+"""Codecs to draw from."""
 LINEAR = tuple(rule for rule in RULES if rule.linear)
 
 
@@ -303,6 +318,7 @@ def problems(
     rules: Sequence[Aggregator] = RULES,
     moves: Sequence[Optimizer] = MOVES,
     losses: Sequence[str] = tuple(OBJECTIVES),
+    codings: Sequence[Codecs] = CODINGS,
 ) -> Problem:
     """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option."""
     silos = draw(st.integers(1, 5))
@@ -331,6 +347,7 @@ def problems(
         steps=steps,
         averaging=draw(st.sampled_from(ways)),
         aggregator=aggregator,
+        codecs=draw(st.sampled_from(codings)),
         seed=draw(st.integers(0, 10_000)),
     )
 

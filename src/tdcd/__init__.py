@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tdcd import models
-    from tdcd.core import aggregators, objectives, optimizers
+    from tdcd.core import aggregators, codecs, objectives, optimizers
     from tdcd.core.topology import Samples
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo, samples
@@ -80,6 +80,7 @@ _HOMES = {
 
 _MODULES = {
     "aggregators": "tdcd.core.aggregators",
+    "codecs": "tdcd.core.codecs",
     "models": "tdcd.models",
     "objectives": "tdcd.core.objectives",
     "optimizers": "tdcd.core.optimizers",
@@ -110,6 +111,7 @@ __all__ = [
     "SweepObserver",
     "TdcdError",
     "aggregators",
+    "codecs",
     "load_blocks",
     "load_data",
     "load_job",

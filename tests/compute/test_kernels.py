@@ -44,6 +44,7 @@ class Call:
             "firsts": torch.tensor([0, 1]),
             "counts": torch.tensor([1, 3]),
             "groups": 2,
+            "returns": 0,
             "sums": torch.zeros(sum(torch.Size(shape).numel() for shape in self.shapes), dtype=torch.float64),
             "out": torch.zeros(ROWS, WIDTH, dtype=torch.float64),
         }
@@ -69,7 +70,7 @@ class Call:
             *network, a["loss"], 1.0, span(a["stale"], torch.float64), span(a["labels"], torch.float64),
             span(a["classes"], torch.int64), span(a["share"], torch.float64), a["steps"], 0.1, a["clients"],
             span(a["firsts"], torch.int64), span(a["counts"], torch.int64), 1, a["groups"],
-            span(a["sums"], torch.float64), 2,
+            span(a["sums"], torch.float64), a["returns"], 2,
         )  # fmt: skip
         del kept
         return code
@@ -130,6 +131,8 @@ def test_a_call_that_fits(kind: str) -> None:
         ({"groups": 3}, 4),
         ({"sums": torch.zeros(1).double()}, 5),
         ({"steps": -1}, 5),
+        ({"returns": -1}, 5),
+        ({"returns": 4}, 5),
     ],
 )
 def test_what_does_not_fit_is_refused(kind: str, more: dict[str, Any], code: int) -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.data.features import Columns, Contiguous, FeatureSplit, Random, Strips, Views
+from tdcd.data.features import Columns, Contiguous, FeatureSplit, Random, Strips, Tiles, Views
 from tdcd.errors import DataError
 
 
@@ -70,12 +70,24 @@ def test_strips_and_views() -> None:
     assert np.array_equal(parts["view-12"], views[:, 11])
 
 
+def test_tiles_are_counted_as_one_reads() -> None:
+    images = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    quadrants = cut(Tiles(), images)
+    assert list(quadrants) == ["tile-1", "tile-2", "tile-3", "tile-4"]
+    rows = [np.concatenate([quadrants[f"tile-{a}"], quadrants[f"tile-{b}"]], axis=-1) for a, b in ((1, 2), (3, 4))]
+    assert np.array_equal(np.concatenate(rows, axis=-2), images)
+    assert [part.shape[-2:] for part in quadrants.values()] == [(2, 3), (2, 2), (2, 3), (2, 2)]
+    assert [part.shape[-2:] for part in cut(Tiles(rows=1, columns=3), images).values()] == [(4, 2), (4, 2), (4, 1)]
+
+
 @pytest.mark.parametrize(
     ("split", "shape", "message"),
     [
         (Strips(), (10,), "a table's rows of 10 columns cannot be split by kind strips; use contiguous"),
         (Views(), (3, 8, 8), r"images of \(3, 8, 8\) .* kind views; use strips"),
-        (Contiguous(silos=2), (3, 8, 8), "use strips"),
+        (Contiguous(silos=2), (3, 8, 8), "use strips or tiles"),
+        (Tiles(), (48, 76), r"series of \(48, 76\) .* kind tiles; use contiguous"),
+        (Tiles(rows=9), (3, 8, 8), "8 pixels cannot be split among 9 silos"),
         (Random(silos=2), (12, 1, 8, 8), "use views"),
         (Columns(silos={"a": [0]}), (12, 1, 8, 8), "use views"),
         (Strips(silos=9), (3, 8, 8), "8 pixels cannot be split among 9 silos"),

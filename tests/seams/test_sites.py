@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from seams.sites import at_sites, check_equal, simulated, tensors, wanted
 from support import RULES
@@ -15,6 +16,20 @@ from tdcd.training.settings import AGGREGATOR, OPTIMIZER
 def test_aggregators(rule: Aggregator, tmp_path: Path) -> None:
     job = wanted(aggregator=AGGREGATOR.write(rule))
     check_equal(at_sites(job, tmp_path), simulated(job))
+
+
+@pytest.mark.parametrize("what", ["all", "weights", "embeddings"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "seams.test_codecs:Bytes"])
+@pytest.mark.parametrize("sharing", [None, "exact", "stale"])
+def test_codecs(kind: str, what: str, sharing: str | None, tmp_path: Path) -> None:
+    labels = {"silo": "silo-1", "sharing": sharing} if sharing else None
+    job = wanted(labels, codec=kind, codec_for=what)
+    there = at_sites(job, tmp_path)
+    check_equal(there, simulated(job), 1e-9 if sharing and what == "weights" else 0.0)
+    exact = simulated(wanted(labels))
+    assert any(
+        not torch.equal(tensors(there[silo])[name], t) for silo in exact for name, t in tensors(exact[silo]).items()
+    )
 
 
 @pytest.mark.parametrize("carry", [False, True])

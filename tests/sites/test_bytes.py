@@ -162,9 +162,11 @@ def wide(job: Job) -> Job:
     return parse_job(table, "job")
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, tmp_path: Path) -> None:
-    job = with_deadlines(wide(mode(name, local_steps=3)), 60)
+@pytest.mark.parametrize(
+    ("name", "codec"), [*((name, "plain") for name in MODES), ("shared", "float16"), ("registry exact", "bfloat16")]
+)
+def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, codec: str, tmp_path: Path) -> None:
+    job = with_deadlines(wide(mode(name, local_steps=3, codec=codec)), 60)
     federation = Sockets(job, tmp_path)
 
     async def run() -> tuple[Traffic, Traffic]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tdcd.compute.threads import Threads
-from tdcd.core.aggregators import Aggregator, gather
+from tdcd.core.aggregators import gather
 from tdcd.core.average import Gathered, Held
+from tdcd.core.codecs.base import carry, carry_each
 from tdcd.core.local_steps import Steps, finish
 from tdcd.core.network import Block, copy_block
 from tdcd.core.objectives.base import logit_gradient
@@ -28,7 +29,8 @@ class Compute(Protocol):
     def descend(self, block: Block, round_: Round, shards: Shards, rows: Tensor) -> Gathered:
         """Take every client's Q steps; return the sum of the clients that have rows, with its true weight.
 
-        Where the aggregator is not linear, return the weights of each of them.
+        Where the task has ``updates``, it is the sum of what the clients changed. Where the aggregator is not linear,
+        return the weights of each of them.
 
         ``rows`` (B, E) are Φ_{-j}, held still; where labels are remote, logit gradients for all steps.
         """
@@ -48,8 +50,11 @@ class Piece:
     release: Callable[[], None] = lambda: None
     """Gives back what the steps borrowed, once their result was used."""
 
-    def add_to(self, gathered: Gathered, block: Block) -> None:
-        """Add the result of the steps to what other clients return."""
+    def add_to(self, gathered: Gathered, task: SiloTask, start: Block, block: Block) -> None:
+        """Add the result of the steps from ``start`` to what other clients return."""
+        if task.updates is not None:
+            each = carry if isinstance(self.weights, float) else carry_each
+            block |= {name: each(task.updates, block[name] - start[name]) for name in task.network.trainable}
         if isinstance(gathered, Held):
             if isinstance(self.weights, float):
                 gathered.add(self.clients[0], copy_block(block))  # what was borrowed is given back
@@ -90,15 +95,15 @@ def descend_pieces(
 
     gathered = gather(task.aggregator, block)
     for piece, new in pool.stream(one, pieces):
-        piece.add_to(gathered, new)
+        piece.add_to(gathered, task, block, new)
     return gathered
 
 
 class Suspended:
     """All clients of a group, suspended between two steps. Rows are in shard order."""
 
-    def __init__(self, aggregator: Aggregator, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
-        self._aggregator, self._block, self._pieces, self._pool = aggregator, block, list(pieces), pool
+    def __init__(self, task: SiloTask, block: Block, pieces: Iterable[Piece], pool: Threads) -> None:
+        self._task, self._block, self._pieces, self._pool = task, block, list(pieces), pool
         self._embeddings = pool.map(lambda piece: next(piece.steps), self._pieces)
 
     def step(self, gradients: Tensor) -> Tensor:
@@ -121,9 +126,9 @@ class Suspended:
             given = gradients[piece.places]
             return piece, finish(piece.steps, embeddings, lambda _: given)
 
-        gathered = gather(self._aggregator, self._block)
+        gathered = gather(self._task.aggregator, self._block)
         for piece, new in self._pool.stream(one, zip(self._pieces, self._embeddings, strict=True)):
-            piece.add_to(gathered, new)
+            piece.add_to(gathered, self._task, self._block, new)
         return gathered
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def choose(task: SiloTask, wanted: ComputeName = "auto", *, suspendable: bool = 
             raise ModelError(f'silo \'{task.silo}\': compute = "{wanted}" is not available: {trouble}; use "auto"')
         return wanted, f"{wanted} (as asked)"
     if not why_not(task, "kernel", suspendable):
-        why = _AS_ONE if task.steps.single else "all steps of a client in the cache"
+        why = _AS_ONE if task.steps.single and task.updates is None else "all steps of a client in the cache"
         return "kernel", f"kernel ({why})"
     if not why_not(task, "one-step", suspendable):
         return "one-step", f"one-step ({_AS_ONE})"
@@ -107,6 +107,8 @@ def why_not(task: SiloTask, name: str, suspendable: bool = False) -> str:
     if name in ("one-step", "kernel") and not task.aggregator.linear:
         return "its aggregator needs the weights of each client"
     if name == "one-step":
+        if task.updates is not None:
+            return "its codec is for each client's weights"
         if not task.steps.single:
             return "it needs Q = 1, SGD and no clipping"
         sure = rows_are_independent(module) or (type(module) is LSTMNetwork and is_unaltered(module))
@@ -129,7 +131,7 @@ def _stacking_fails(task: SiloTask) -> str:
     """
     if not is_unaltered(task.network.module):
         return "hooks are for one client at a time"
-    task = replace(task, steps=LocalSteps(1), aggregator=Average())
+    task = replace(task, steps=LocalSteps(1), aggregator=Average(), updates=None)
     rows = min(4, len(task.labels))
     round_ = Round(0, torch.arange(rows), rate=1.0)
     stacked = Stacked(task)

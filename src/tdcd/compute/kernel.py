@@ -12,6 +12,7 @@ from tdcd.compute.base import blame
 from tdcd.compute.modules import SMALL, is_unaltered, weights_of
 from tdcd.compute.one_step import active_weight, shares
 from tdcd.core.average import Mean
+from tdcd.core.codecs import BFloat16, Codec, Float16, Plain
 from tdcd.core.network import Block
 from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, SquaredError
 from tdcd.core.task import Round, SiloTask
@@ -73,7 +74,8 @@ class Kernel:
             self._span(None if classes or task.remote_labels else self._labels),
             kernels.span(self._labels if classes else None, torch.int64),
         )
-        self._one_step = task.steps.single
+        self._one_step = task.steps.single and task.updates is None
+        self._returns = 0 if task.updates is None else _UPDATES[type(task.updates)]
 
     def embed(self, block: Block, round_: Round, shards: Shards) -> Tensor:  # noqa: ARG002
         """See Compute."""
@@ -117,7 +119,8 @@ class Kernel:
                     self._numbers, weights, self._rows, _samples(samples), task.width,
                     *self._target, self._span(rows.contiguous()), *self._labels_given,
                     self._span(share), task.steps.count, round_.rate, clients, _samples(firsts),
-                    _samples(counts), uniform, min(GROUPS, clients), kernels.span(sums, torch.float64), self.threads,
+                    _samples(counts), uniform, min(GROUPS, clients), kernels.span(sums, torch.float64), self._returns,
+                    self.threads,
                 )
             )  # fmt: skip
             del kept
@@ -144,6 +147,8 @@ def _samples(numbers: Tensor | None) -> kernels.Span:
 
 
 _CROSS_ENTROPY, _BINARY, _SQUARED, _GIVEN = range(4)
+_UPDATES: dict[type[Codec], int] = {Plain: 1, Float16: 2, BFloat16: 3}
+"""How the kernels know what clients' changes go through; 0 are the weights themselves."""
 
 
 def _target(task: SiloTask) -> tuple[int, float] | None:
@@ -236,6 +241,8 @@ def why_no_kernel(task: SiloTask) -> str:
         return "there is none for this network, only for chains of plain layers and for the LSTM"
     if _target(task) is None:
         return f"kernels do not know the loss {type(task.objective).__name__}"
+    if task.updates is not None and type(task.updates) not in _UPDATES:
+        return f"kernels do not know the codec {type(task.updates).__name__}"
     if not task.steps.plain:
         return "kernels take steps of plain SGD only, without momentum, weight decay, clipping or a proximal term"
     if weights_of(task.network.module) > SMALL:

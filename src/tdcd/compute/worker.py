@@ -73,7 +73,7 @@ class Worker:
             path = self.compute
             if not isinstance(path, Suspendable):
                 raise RuntimeError(f"{type(path).__name__} cannot wait between two steps")
-            self._suspended = Suspended(self.task.aggregator, block, path.pieces(block, round_, shards), self._pool)
+            self._suspended = Suspended(self.task, block, path.pieces(block, round_, shards), self._pool)
         return self._suspended
 
     def abandon(self) -> None:

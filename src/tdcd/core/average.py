@@ -1,6 +1,6 @@
 """What clients return in a round, gathered: as a running mean (line 32 of Algorithm 1), or the weights of each."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import torch
@@ -116,10 +116,13 @@ Gathered = Mean | Held
 """What the clients of a silo return in a round."""
 
 
-def add_idle(mean: Mean, averaging: Averaging, clients: int, block: Block) -> None:
-    """Add those of a silo's clients that have no rows in the mini-batch: their weights are still θ_j."""
+def add_idle(mean: Mean, averaging: Averaging, clients: int, block: Block, changed: Collection[str] = ()) -> None:
+    """Add those of a silo's clients that have no rows in the mini-batch: their weights are still θ_j.
+
+    Of weights that are ``changed``, the mean is one of changes, and theirs are zero.
+    """
     if averaging == "uniform" and (idle := clients - mean.weight):
-        mean.add(block, idle)
+        mean.add({name: tensor for name, tensor in block.items() if name not in changed}, idle)
 
 
 def mean_of(gathered: Gathered) -> Block:

@@ -61,7 +61,8 @@ class _Clock:
         each = event.steps * costs.step * load.slowness[event.silo]
         if costs.client_bandwidth:
             weights = (event.weights_down + event.weights_up) * load.blocks.get(event.silo, 0)
-            each = each + ((event.rows_down + event.rows_up) * counts * load.row + weights) / costs.client_bandwidth
+            rows = (event.rows_down + event.rows_up) * (counts * load.row + load.message)
+            each = each + (rows + weights) / costs.client_bandwidth
         slowest = ((counts > 0) * each).max(1)
         self.now[event.silo] = self.now[event.silo] + (costs.client_latency * costs.t_comm + slowest)[:, np.newaxis]
 
@@ -70,7 +71,8 @@ class _Clock:
         costs, arrival = self._costs, self.now[event.silo]
         if event.topic.kind == "embeddings" and event.messages:
             times = 2 * len(self._plan.requests) if self._plan.requests else event.messages
-            carried = times * self._batch * self._load.row / costs.hub_bandwidth if costs.hub_bandwidth else 0.0
+            size = times * (self._batch * self._load.row + self._load.message)
+            carried = size / costs.hub_bandwidth if costs.hub_bandwidth else 0.0
             arrival = arrival + np.reshape(costs.hub_latency * costs.t_comm + carried, (-1, 1))
             if not self._plan.requests:
                 self.now[event.silo] = arrival  # a hub's own embeddings must have been acknowledged, too
@@ -93,9 +95,11 @@ class Load:
     blocks: Mapping[str, int]
     """Bytes of θ_j."""
     row: int
-    """Bytes of one sample's embedding."""
+    """Bytes of one sample's embedding, as it travels."""
     slowness: Mapping[str, Times]
     """How many times as long a step takes each client, (K_j,), by silo."""
+    message: int = 0
+    """Bytes of a message with embeddings besides these."""
 
 
 def round_ends(

@@ -54,7 +54,9 @@ class Ledger:
     blocks: Mapping[str, int]
     """Bytes of θ_j, for every silo that has features."""
     row: int
-    """Bytes of one sample's embedding."""
+    """Bytes of one sample's embedding, as it travels."""
+    message: int = 0
+    """Bytes of a message with embeddings besides these."""
 
     def counts(self, batch: npt.NDArray[np.int64]) -> dict[str, Counts]:
         """Return how many rows of a mini-batch every client has."""
@@ -80,9 +82,9 @@ class Ledger:
         """Return what a round sends if its mini-batch falls to clients like this."""
         up = down = across = 0
         for silo, times in self._totals.items():
-            rows, active = int(counts[silo].sum()) * self.row, int(np.count_nonzero(counts[silo]))
-            weights = active * self.blocks.get(silo, 0)
+            batch, active = int(counts[silo].sum()) * self.row, int(np.count_nonzero(counts[silo]))
+            rows, weights = batch + active * self.message, active * self.blocks.get(silo, 0)
             up += times["rows_up"] * rows + times["weights_up"] * weights
             down += times["rows_down"] * rows + times["weights_down"] * weights
-            across += times["messages"] * rows
+            across += times["messages"] * (batch + self.message)
         return Traffic(client_to_hub=up, hub_to_client=down, hub_to_hub=across)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tdcd.core.aggregators import Average, HubMomentum, HubStep, Median, TrimmedMean
+from tdcd.core.codecs import BFloat16, Codec, Codecs, Float16, Plain
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, named_tensors
 from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Loss, Poisson, SquaredError
@@ -31,13 +32,20 @@ def oracle_round(
     tasks: Mapping[str, SiloTask],
     private: PrivateLabels | None = None,
     last_rate: float = 0.0,
+    codecs: Codecs | None = None,
 ) -> dict[str, SiloState]:
     """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only."""
-    zeta = set(round_.batch.tolist())
-    blocks = {silo: states[silo].weights for silo in tasks}
+    zeta, codecs = set(round_.batch.tolist()), codecs or Codecs()
+    blocks = {
+        silo: {
+            name: received(codecs.weights, tensor) if name in task.network.trainable else tensor
+            for name, tensor in states[silo].weights.items()
+        }
+        for silo, task in tasks.items()
+    }
 
     # Lines 8-15: each client computes the embeddings of its samples and sends them to its hub.
-    phi: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
+    own: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
     for silo, task in tasks.items():
         for k in range(len(task.roster.clients)):
             samples = held_samples(task, k, zeta)
@@ -48,7 +56,8 @@ def oracle_round(
                 with torch.no_grad():
                     embeddings = model(torch.stack([task.features[p] for p in samples]))
                 for p, row in zip(samples, embeddings, strict=True):
-                    phi[silo][p] = row.detach().clone()  # it may be a view of a weight
+                    own[silo][p] = row.detach().clone()  # it may be a view of a weight
+    phi = {silo: {p: received(codecs.rows, row) for p, row in rows.items()} for silo, rows in own.items()}
 
     # Lines 16-20: the hubs exchange, each sums what the others sent.
     phi_minus: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
@@ -57,7 +66,14 @@ def oracle_round(
             phi_minus[silo][p] = torch.zeros_like(phi[silo][p])
             for other in sorted(tasks):
                 if other != silo:
-                    phi_minus[silo][p] = phi_minus[silo][p] + phi[other][p]
+                    phi_minus[silo][p] = phi_minus[silo][p] + received(codecs.rows, phi[other][p])
+    scores: dict[int, Tensor] = {}  # where the labels are, at the exchange
+    if private is not None and set(tasks) != {private.silo}:
+        for p in zeta:
+            rows = [received(codecs.rows, phi[other][p]) for other in sorted(tasks) if other != private.silo]
+            scores[p] = received(codecs.rows, torch.stack(rows).sum(0))
+            if private.silo in tasks:
+                scores[p] = own[private.silo][p] + scores[p]
 
     # Lines 21-34: Q local steps at each client, then the hub's average.
     result: dict[str, SiloState] = {}
@@ -71,14 +87,19 @@ def oracle_round(
                 y = torch.stack([task.labels[p] for p in samples])
                 stale = torch.stack([phi_minus[silo][p] for p in samples])
                 if private is None or private.silo == silo:
-                    backward = by_labels(task.objective, stale, y)
+                    backward = by_labels(task.objective, received(codecs.rows, stale), y)
                 else:
-                    first = torch.stack([phi[silo][p] + phi_minus[silo][p] for p in samples])
-                    backward = by_gradients(private, silo, round_, samples, stale, first)
+                    first = torch.stack([scores[p] for p in samples])
+                    backward = by_gradients(private, silo, round_, samples, stale, first, codecs.rows)
                 known = local_steps(model, x, task, round_.rate, backward, states[silo].memory)
             else:
                 known = optimizer_memory(optimizer_of(model, task, round_.rate, states[silo].memory), model, task)
-            models.append({name: tensor.detach() for name, tensor in named_tensors(model)} | known)
+            new = {name: tensor.detach() for name, tensor in named_tensors(model)}
+            if type(codecs.weights) is not Plain:  # then the changes travel, and the hub adds them to its own weights
+                for name in task.network.trainable:
+                    change = received(codecs.weights, new[name] - blocks[silo][name])
+                    new[name] = states[silo].weights[name] + change
+            models.append(new | known)
             weights.append(1.0 if task.averaging == "uniform" else float(len(samples)))
             active += [models[-1]] if samples else []
         mean: Block = {}
@@ -91,6 +112,21 @@ def oracle_round(
             mean[name] = total.to(start.dtype)
         result[silo] = aggregate(task, states[silo], mean, active, len(tasks), round_.rate, last_rate)
     return result
+
+
+def received(codec: Codec, tensor: Tensor) -> Tensor:
+    """Return numbers as they are after they were sent.
+
+    Raises:
+        ModelError: it is a codec that the oracle does not know.
+    """
+    if type(codec) is Plain:
+        return tensor
+    if type(codec) is Float16:
+        return tensor.to(torch.float16).to(tensor.dtype)
+    if type(codec) is BFloat16:
+        return tensor.to(torch.bfloat16).to(tensor.dtype)
+    raise ModelError(f"the oracle does not know the codec {type(codec).__name__}; use another engine")
 
 
 def aggregate(
@@ -248,17 +284,23 @@ def by_labels(objective: Loss, stale: Tensor, y: Tensor) -> Backward:
 
 
 def by_gradients(
-    private: PrivateLabels, silo: str, round_: Round, samples: list[int], stale: Tensor, first: Tensor
+    private: PrivateLabels,
+    silo: str,
+    round_: Round,
+    samples: list[int],
+    stale: Tensor,
+    first: Tensor,
+    codec: Codec,
 ) -> Backward:
     """A client without labels: it receives ∂ℓ/∂z, sample by sample, from the clients that have them.
 
-    ``first`` are the scores of its samples at the exchange.
+    ``first`` are the scores of its samples at the exchange. Whatever travels goes through the codec.
     """
     batch = round_.batch.tolist()
 
     def backward(step: int, embeddings: Tensor) -> None:
-        scores = embeddings.detach() + stale
-        if private.sharing == "stale":
+        scores = received(codec, received(codec, embeddings.detach()) + stale)
+        if step == 0 or private.sharing == "stale":
             step, scores = 0, first
         noise = private.noise(round_.number, silo, step, scores.new_empty(len(batch), scores.shape[1]))
         gradients = []
@@ -271,7 +313,7 @@ def by_gradients(
                 gradient = gradient * min(1.0, private.privatizer.clip / max(float(gradient.norm()), 1e-300))
                 if noise is not None:
                     gradient = gradient + private.privatizer.clip * private.privatizer.noise * noise[batch.index(p)]
-            gradients.append(gradient)
+            gradients.append(received(codec, gradient))
         embeddings.backward(torch.stack(gradients) / len(samples))  # type: ignore[no-untyped-call]
 
     return backward

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tdcd.core.aggregators import Aggregator, Average
 from tdcd.core.average import Averaging
+from tdcd.core.codecs import Codec
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network
 from tdcd.core.objectives import Loss
@@ -34,6 +35,8 @@ class SiloTask:
     """E, the width of the embeddings."""
     aggregator: Aggregator = field(default_factory=Average)
     """What the hub makes of its clients' weights."""
+    updates: Codec | None = None
+    """What clients' changes of their weights go through; nothing where they return the weights themselves."""
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
 

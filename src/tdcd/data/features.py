@@ -21,7 +21,7 @@ Silos = Annotated[int, Field(gt=0)]
 _LAYOUTS = {
     1: ("a table's rows of {} columns", "contiguous, random or columns"),
     2: ("series of {} steps and columns", "contiguous, random or columns"),
-    3: ("images of {} (channels, height, width)", "strips"),
+    3: ("images of {} (channels, height, width)", "strips or tiles"),
     4: ("views of {} (views, channels, height, width)", "views"),
 }
 
@@ -112,6 +112,20 @@ class Strips(FeatureSplit):
         return dict(zip(("left", "right"), parts, strict=True)) if self.silos == 2 else _named("strip", parts)
 
 
+class Tiles(FeatureSplit):
+    """Images cut both ways: two rows and two columns are the quadrants. Silos are counted as one reads."""
+
+    kind: Literal["tiles"] = "tiles"
+    rows: Silos = 2
+    columns: Silos = 2
+
+    def blocks(self, shape: tuple[int, ...], columns: Sequence[str], seed: int) -> Mapping[str, Index]:  # noqa: ARG002, D102
+        if len(shape) != 3:
+            raise self._refuse(self.kind, shape)
+        down, across = _cuts(shape[-2], self.rows, "pixels"), _cuts(shape[-1], self.columns, "pixels")
+        return _named("tile", [(..., slice(a, b), slice(c, d)) for a, b in down for c, d in across])
+
+
 class Views(FeatureSplit):
     """One view of every object for each silo."""
 
@@ -136,6 +150,6 @@ def _named(word: str, found: Sequence[Index]) -> dict[str, Index]:
     return {f"{word}-{number:0{digits}d}": index for number, index in enumerate(found, start=1)}
 
 
-Features = Annotated[Contiguous | Random | Columns | Strips | Views, Field(discriminator="kind")]
+Features = Annotated[Contiguous | Random | Columns | Strips | Tiles | Views, Field(discriminator="kind")]
 """The type of ``data.features``."""
-FEATURES_TAGS = frozenset({"contiguous", "random", "columns", "strips", "views"})
+FEATURES_TAGS = frozenset({"contiguous", "random", "columns", "strips", "tiles", "views"})

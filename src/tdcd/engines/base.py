@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from tdcd.core.aggregators import HubRound
+from tdcd.core.codecs import Codecs, row_size
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block
@@ -98,6 +99,8 @@ class Training:
     parts: Mapping[Part, Samples] = field(default_factory=dict)
     """What to evaluate on."""
     measure: Measure | None = None
+    codecs: Codecs = field(default_factory=Codecs)
+    """What messages go through."""
 
     @property
     def silos(self) -> Mapping[str, Roster]:
@@ -120,14 +123,19 @@ class Training:
     def ledger(self) -> Ledger:
         """Return what counts the bytes of a round."""
         some = next(iter(self.tasks.values()))
-        blocks = {silo: block_bytes(task.sent(SiloState(task.network.initial()))) for silo, task in self.tasks.items()}
+        blocks = {}
+        for silo, task in self.tasks.items():
+            sent = task.sent(SiloState(task.network.initial()))
+            blocks[silo] = block_bytes(self.codecs.encode_block(sent, task.network.trainable))
+        row, message = row_size(self.codecs.rows, some.width, some.network.dtype)
         return Ledger(
             plan=self.plan,
             steps=self.steps,
             owners={silo: roster.owner.numpy() for silo, roster in self.silos.items()},
             clients={silo: len(roster.clients) for silo, roster in self.silos.items()},
             blocks=blocks,
-            row=some.width * some.network.dtype.itemsize,
+            row=row,
+            message=message,
         )
 
     def round(self, number: int) -> Round:

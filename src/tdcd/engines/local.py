@@ -1,6 +1,6 @@
 """The default engine: every hub in this process, in turns; a silo's clients computed together."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -15,12 +15,14 @@ from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
 from tdcd.core.aggregators import aggregate
 from tdcd.core.average import Mean, add_idle
+from tdcd.core.codecs import Codecs
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block
 from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round, plan_rounds
 from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream, stream_state
 from tdcd.core.task import Round, SiloTask, sum_embeddings
+from tdcd.core.topology import deal
 from tdcd.core.turns import Mail, run_in_turns
 from tdcd.engines.base import Training, left_finite
 from tdcd.engines.simulation import Simulation
@@ -42,42 +44,64 @@ class LocalClients:
             raise RuntimeError(f"silo '{self._silo}' has no features")
         return self._worker
 
+    def _carry(self, rows: Tensor) -> Tensor:
+        """Return rows that travel between the hub and its clients, a message each, as their receivers see them."""
+        codecs = self._training.codecs
+        if codecs.plain_rows or codecs.rows.elementwise:
+            return codecs.carry_rows(rows)
+        carried = torch.empty_like(rows)
+        for own in self._each_client():
+            carried[own] = codecs.carry_rows(rows[own])
+        return carried
+
+    def _each_client(self) -> Iterator[Tensor]:
+        """Yield the rows of each client, as places in the mini-batch."""
+        shards = deal(self._round.batch, self._training.silos[self._silo])
+        for _, place in shards:
+            yield shards.order[place]
+
     async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
-        self._state, self._sent = state, self._trained.task.sent(state)
+        task = self._trained.task
+        self._state, self._sent = state, self._training.codecs.carry_block(task.sent(state), task.network.trainable)
         self._own = self._trained.embed(self._sent, self._round)
-        return self._own
+        return self._carry(self._own)
 
     async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
-        return self._trained.step(gradients)
+        return self._carry(self._trained.step(self._carry(gradients)))
 
     async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
         if rows is None:
             rows = self._others
-        elif isinstance(rows, int):
-            rows = torch.zeros_like(self._own)
-        worker, state = self._trained, self._state
-        gathered = worker.descend(rows)
+        else:
+            rows = self._carry(torch.zeros_like(self._own) if isinstance(rows, int) else rows)
+        task, changes = self._trained.task, self._training.codecs.changes
+        gathered = self._trained.descend(rows)
         if isinstance(gathered, Mean):
-            task = worker.task
-            add_idle(gathered, task.averaging, len(task.roster.clients), self._sent)
+            changed = task.network.trainable if changes else ()
+            add_idle(gathered, task.averaging, len(task.roster.clients), self._sent, changed)
         round_ = self._training.hub_round(self._silo, self._round.number)
-        return aggregate(worker.task.aggregator, state, gathered, round_)
+        return aggregate(task.aggregator, self._state, gathered, round_, changes=changes)
 
     async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
         if isinstance(others, int):
             raise TypeError("no other silo has embeddings")
-        self._others = others
-        return self._gradients("", others if self._worker is None else self._own + others, 0)
+        self._others = self._carry(others)
+        return self._gradients("", self._others if self._worker is None else self._own + self._others, 0)
 
     async def gradients(self, scores: Mapping[str, Tensor], step: int) -> Mapping[str, Tensor]:  # noqa: D102
-        return {silo: self._gradients(silo, z, step) for silo, z in scores.items()}
+        return {silo: self._gradients(silo, self._carry(z), step) for silo, z in scores.items()}
 
     def _gradients(self, silo: str, scores: Tensor, step: int) -> Tensor:
         private = self._training.private
         if private is None:
             raise RuntimeError("nobody holds labels for others")
-        noise = private.noise(self._round.number, silo, step, scores)
-        return private.gradients(self._round.batch.to(scores.device), scores, noise)
+        noise, batch = private.noise(self._round.number, silo, step, scores), self._round.batch.to(scores.device)
+        if self._training.codecs.plain_rows:
+            return private.gradients(batch, scores, noise)
+        gradients = torch.empty_like(scores)
+        for own in self._each_client():  # as at sites, to the bit: what is rounded next may turn a last digit into more
+            gradients[own] = private.gradients(batch[own], scores[own], None if noise is None else noise[own])
+        return self._carry(gradients)
 
     def away(self) -> Lost:  # noqa: D102
         return NOTHING
@@ -86,23 +110,27 @@ class LocalClients:
         return self._worker is not None and left_finite(state.weights, self._state.weights)
 
 
-def yields_shared_numbers(private: PrivateLabels) -> bool:
+def yields_shared_numbers(private: PrivateLabels, codecs: Codecs) -> bool:
     """Tell whether private labels train what shared ones do: logit gradients at every step, as they are.
 
     A simulation then computes each gradient where it is used, and all of a client's steps at once. What would travel
     is the ledger's concern, which counts it all the same.
     """
-    return private.sharing == "exact" and private.privatizer is None
+    return private.sharing == "exact" and private.privatizer is None and codecs.plain_rows
 
 
 class LocalPeers:
     """The other hubs in the same process. See the script's Peers."""
 
-    def __init__(self, silo: str, mail: Mail[Message[Tensor]], record: Callable[[str, Tensor], None] | None) -> None:
-        self._silo, self._mail, self._record = silo, mail, record
+    def __init__(
+        self, silo: str, mail: Mail[Message[Tensor]], codecs: Codecs, record: Callable[[str, Tensor], None] | None
+    ) -> None:
+        self._silo, self._mail, self._codecs, self._record = silo, mail, codecs, record
 
     async def send(self, topic: Topic, messages: Mapping[str, Message[Tensor]]) -> None:  # noqa: D102
         for receiver, message in messages.items():
+            if message.rows is not None and not self._codecs.plain_rows:
+                message = message._replace(rows=self._codecs.carry_rows(message.rows))
             if self._record and topic.kind == "gradients" and message.rows is not None:
                 self._record(receiver, message.rows)
             self._mail.put(self._silo, receiver, topic, message)
@@ -131,7 +159,7 @@ class LocalEngine(Simulation):
         super().__init__(training)
         self._plan, self._recorder = training.plan, recorder
         tasks: Mapping[str, SiloTask] = training.tasks
-        if training.private and not recorder and yields_shared_numbers(training.private):
+        if training.private and not recorder and yields_shared_numbers(training.private, training.codecs):
             labels = training.private.labels
             self._plan = plan_rounds(training.steps, label_only=set(self._plan.silos) - set(tasks))
             tasks = {silo: replace(task, labels=labels) for silo, task in tasks.items()}
@@ -210,7 +238,7 @@ class LocalEngine(Simulation):
 
         def attempt(silo: str, lost: Lost, number: int) -> Hub[Tensor, SiloState]:  # noqa: ARG001
             clients = LocalClients(self.training, silo, self._workers.get(silo), round_)
-            return Hub(silo, self._plan, clients, LocalPeers(silo, mail, record))
+            return Hub(silo, self._plan, clients, LocalPeers(silo, mail, self.training.codecs, record))
 
         hubs = {silo: communication_round(partial(attempt, silo), states[silo]) for silo in self._plan.silos}
         with one_torch_thread():

@@ -34,7 +34,7 @@ class OracleEngine(Simulation):
         last_rate = training.rate(number - 1) if number > 1 else 0.0
         try:
             with borrow_stream(self._device):
-                new = oracle_round(states, round_, training.tasks, training.private, last_rate)
+                new = oracle_round(states, round_, training.tasks, training.private, last_rate, training.codecs)
         except TdcdError:
             raise
         except Exception as error:

@@ -60,7 +60,7 @@ def ends_of_rounds(run: RunRecord, costs: Costs, sharing: Sharing | None = None)
     ledger = ledger_of(run, rosters, sharing)
     slowness = {silo: _slowness(silo, clients, costs) for silo, clients in rosters.clients.items()}
     loads = (
-        (Load(counts, ledger.blocks, ledger.row, slowness), rounds)
+        (Load(counts, ledger.blocks, ledger.row, slowness, ledger.message), rounds)
         for counts, rounds in _chunks(run, ledger, rosters.batches)
     )
     return round_ends(plan, steps, costs, loads)
@@ -156,6 +156,7 @@ def ledger_of(run: RunRecord, rosters: Rosters, sharing: Sharing | None = None) 
         clients={silo: len(rosters.clients[silo]) for silo in silos},
         blocks={name: silo.block_bytes for name, silo in silos.items() if silo.features},
         row=run.federation.embedding_bytes,
+        message=run.federation.message_bytes,
     )
 
 

@@ -107,6 +107,7 @@ class SiloRecord:
     network: str
     parameters: int
     block_bytes: int
+    """Of its weights, as they travel."""
     compute: str
     columns: tuple[ColumnRecord, ...]
     clients: tuple[ClientRecord, ...]
@@ -125,9 +126,12 @@ class FederationRecord:
     embedding: int
     """E."""
     embedding_bytes: int
+    """Of a row in a message."""
     silos: tuple[SiloRecord, ...]
     variant: str
     """"federation", or the baseline that it is: "central", "one-tier" or "SILO alone"."""
+    message_bytes: int = 0
+    """Of a message with rows, besides these."""
     run: str = ""
     """The run's ID: of one training, at all of its hubs."""
     peers: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Literal
 
+from tdcd.core.codecs import Float16
 from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block, Blocks, Network
 from tdcd.core.script import Diverged
@@ -346,7 +347,9 @@ class Loop:
         kept, rate = "", self.settings.rate
         if self.directory and (good := self.directory.load()):
             kept = f" The checkpoint of round {good.round} is kept in {self.directory.path}."
+        short = isinstance(self.settings.codec, Float16)
+        wider = '; or codec = "bfloat16", as float16 ends at 65,504' if short else ""
         return DivergedError(
             f"training diverged: {what} after round {number} of {self.settings.rounds}.{kept} "
-            f"Try a smaller rate, such as {rate / 10:g} instead of {rate:g}"
+            f"Try a smaller rate, such as {rate / 10:g} instead of {rate:g}{wider}"
         )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tdcd.core.aggregators import AGGREGATORS, Aggregator, Average
 from tdcd.core.average import Averaging
+from tdcd.core.codecs import CODECS, Codec, Codecs, Plain
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objectives import OBJECTIVES, Objective
 from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
@@ -39,6 +40,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OBJECTIVE = Registry[Objective]("loss", Objective, OBJECTIVES)
 OPTIMIZER = Registry[Optimizer]("optimizer", Optimizer, OPTIMIZERS)
 AGGREGATOR = Registry[Aggregator]("aggregator", Aggregator, AGGREGATORS)
+CODEC = Registry[Codec]("codec", Codec, CODECS)
 
 
 Given = Imported | str | Mapping[str, Any]
@@ -74,6 +76,10 @@ class Settings(Strict):
     """Carry what optimizers remember from round to round, averaged by the hub; default: they start afresh in each."""
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """μ of FedProx: a term μ/2·‖θ − θ_j‖² in a client's loss keeps it near the weights that it began with."""
+    codec: Annotated[Codec | Given, BeforeValidator(CODEC.read), PlainSerializer(CODEC.write)] = Plain()
+    """What travels in place of the numbers of a message. "plain" is the paper's: the numbers as they are."""
+    codec_for: Literal["all", "weights", "embeddings"] = "all"
+    """Which messages the codec is for: "weights", "embeddings" (and logit gradients), or both."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Positive | None = None
     """Largest norm of a client's gradient."""
@@ -107,6 +113,8 @@ class Settings(Strict):
             raise ValueError(
                 'averaging = "samples" goes with aggregators of the clients\' mean; to others all clients count alike'
             )
+        if self.codec_for != "all" and type(self.codec) is Plain:
+            raise ValueError(f'codec_for = "{self.codec_for}": no codec is named; write codec = "float16", for example')
         return self
 
     @property
@@ -135,12 +143,21 @@ class Settings(Strict):
     @property
     def imports(self) -> dict[str, str]:
         """The import paths of parts that a user has written, each under what it is."""
-        parts = {"loss": self.loss, "aggregator": self.aggregator, "optimizer": self.optimizer}
+        parts = {"loss": self.loss, "aggregator": self.aggregator, "optimizer": self.optimizer, "codec": self.codec}
         return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
 
     def make_aggregator(self) -> Aggregator:
         """Return what a hub makes of its clients' weights; one that is named by an import path is imported."""
         return AGGREGATOR.make(self.aggregator)
+
+    @property
+    def codecs(self) -> Codecs:
+        """What messages go through; a codec that is named by an import path is imported."""
+        codec = CODEC.make(self.codec)
+        return Codecs(
+            rows=Plain() if self.codec_for == "weights" else codec,
+            weights=Plain() if self.codec_for == "embeddings" else codec,
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -169,4 +186,4 @@ class Settings(Strict):
 
 def part_options() -> dict[str, list[str]]:
     """Return the options of all kinds of each part that a job names by kind."""
-    return {registry.what: registry.options for registry in (AGGREGATOR, OPTIMIZER, OBJECTIVE)}
+    return {registry.what: registry.options for registry in (AGGREGATOR, OPTIMIZER, OBJECTIVE, CODEC)}

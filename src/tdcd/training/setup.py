@@ -61,6 +61,7 @@ class Setup:
             private=self.private,
             parts={part: samples for part, samples in parts.items() if samples is not None},
             measure=partial(measure, settings.objective),
+            codecs=settings.codecs,
         )
 
 
@@ -103,7 +104,7 @@ def prepare(
         _prepare_labels(part, width, settings).to(device) if part else None for part in (validation, test)
     )
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
-    aggregator, steps = settings.make_aggregator(), settings.steps
+    aggregator, steps, codecs = settings.make_aggregator(), settings.steps, settings.codecs
     for silo, network in networks.items():
         sent = steps.sent(SiloState(network.initial()), network.trainable)
         check_room(aggregator, len(federation.rosters[silo].clients), block_bytes(sent), silo)
@@ -118,6 +119,7 @@ def prepare(
             steps=steps,
             averaging=settings.averaging,
             aggregator=aggregator,
+            updates=codecs.weights if codecs.changes else None,
             seed=settings.seed,
             width=width,
         )

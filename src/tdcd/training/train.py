@@ -6,13 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from tdcd.compute import ComputeName, cores
 from tdcd.core.aggregators import Aggregator
-from tdcd.core.local_steps import LocalSteps
+from tdcd.core.codecs import Codec, row_size
 from tdcd.core.modules import module_digest
-from tdcd.core.network import Blocks, Network, named_tensors
+from tdcd.core.network import Block, Blocks, Network, named_tensors
 from tdcd.core.objectives import Objective
 from tdcd.core.optimizers import Optimizer
 from tdcd.core.state import SiloState
@@ -20,6 +21,7 @@ from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.engines import LocalEngine, OracleEngine, Training
+from tdcd.engines.base import block_bytes
 from tdcd.engines.simulation import Simulation
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.layout import FEDERATED
@@ -45,6 +47,7 @@ def train(
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
     aggregator: Aggregator | None = None,
+    codec: Codec | None = None,
     labels: Labels | None = None,
     validation: Samples | None = None,
     test: Samples | None = None,
@@ -69,6 +72,7 @@ def train(
         objective: What to minimise, in place of the loss of the settings.
         optimizer: How a client's weights move by its gradient, in place of that of the settings.
         aggregator: What a hub makes of its clients' weights, in place of that of the settings.
+        codec: What travels in place of the numbers of a message, in place of that of the settings.
         labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
         validation: Held-out samples to choose settings by.
         test: Held-out samples to judge the outcome by.
@@ -89,7 +93,7 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
-    parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator}
+    parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator, "codec": codec}
     if chosen := {name: part for name, part in parts.items() if part is not None}:
         settings = Settings(**{**dict(settings), **chosen})
     labels = labels or Labels()
@@ -156,6 +160,7 @@ def describe_federation(
     federation: Federation, setup: Setup, settings: Settings, engine: Simulation, variant: str
 ) -> FederationRecord:
     """Describe who takes part."""
+    row, message = row_size(settings.codecs.rows, setup.width, settings.dtype)
     return FederationRecord(
         samples=len(federation),
         validation_samples=len(setup.validation) if setup.validation else 0,
@@ -164,13 +169,14 @@ def describe_federation(
         classes=federation.classes,
         notes=(*federation.notes, *engine.notes),
         embedding=setup.width,
-        embedding_bytes=setup.width * settings.dtype.itemsize,
+        embedding_bytes=row,
+        message_bytes=message,
         silos=tuple(
             describe_silo(
                 silo,
                 federation.rosters[silo],
                 setup.networks.get(silo),
-                settings.steps,
+                settings,
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
                 network_description=setup.descriptions.get(silo, ""),
                 compute=engine.compute_plan.get(silo, "nothing"),
@@ -186,7 +192,7 @@ def describe_silo(
     silo: str,
     roster: Roster,
     network: Network | None,
-    steps: LocalSteps,
+    settings: Settings,
     *,
     row_shape: Sequence[int],
     network_description: str,
@@ -194,14 +200,18 @@ def describe_silo(
     preparation: "Preparation | None",
 ) -> SiloRecord:
     """Describe a silo; one that has labels only has no network."""
-    block = steps.sent(SiloState(dict(named_tensors(network.module))), network.trainable) if network else {}
+    block: Block = {}
+    if network:
+        state = SiloState({n: torch.zeros_like(t, device="cpu") for n, t in named_tensors(network.module)})
+        sent = settings.steps.sent(state, network.trainable)
+        block = settings.codecs.encode_block(sent, network.trainable)
     return SiloRecord(
         name=silo,
         features=network is not None,
         row_shape=tuple(row_shape),
         network=network_description if network else "none, only labels",
         parameters=sum(p.numel() for p in network.module.parameters()) if network else 0,
-        block_bytes=sum(tensor.nbytes for tensor in block.values()),
+        block_bytes=block_bytes(block),
         compute=compute,
         columns=tuple(
             ColumnRecord(column.name, column.describe(), len(column.outputs))

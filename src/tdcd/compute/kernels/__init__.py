@@ -34,14 +34,32 @@ def span(tensor: Tensor | None, dtype: torch.dtype) -> Span:
 _INT, _LONG, _DOUBLE = ctypes.c_int, ctypes.c_int64, ctypes.c_double
 _NETWORK = (Span, Span, Span, Span, _INT)
 """The network's numbers and weights, features, samples and E."""
-_DESCEND = (*_NETWORK, _INT, _DOUBLE, Span, Span, Span, Span, _INT, _DOUBLE, _LONG, Span, Span, _INT, _INT, Span, _INT)
+_DESCEND = (
+    *_NETWORK,
+    _INT,
+    _DOUBLE,
+    Span,
+    Span,
+    Span,
+    Span,
+    _INT,
+    _DOUBLE,
+    _LONG,
+    Span,
+    Span,
+    _INT,
+    _INT,
+    Span,
+    _INT,
+    _INT,
+)
 _EMBED = (*_NETWORK, Span, _INT)
 _CODES = {
     1: "the network's numbers or weights do not fit each other",
     2: "a sample is outside of the features, or these are no whole rows",
     3: "the loss, its labels or the rows held still do not fit the batch",
     4: "the clients' rows do not make up the batch",
-    5: "the result has another size",
+    5: "the result has another size, or clients are to return what is not known",
     6: "out of memory",
 }
 

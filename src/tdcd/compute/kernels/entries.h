@@ -33,7 +33,7 @@ template <class Function> int guarded(Function function) noexcept {
                                   Span<const int64_t> samples, int E, int loss, double positive, Span<const T> stale,  \
                                   Span<const T> labels, Span<const int64_t> classes, Span<const T> share, int steps,   \
                                   double rate, int64_t clients, Span<const int64_t> firsts,                            \
-                                  Span<const int64_t> counts, int uniform, int groups, Span<double> sums,              \
+                                  Span<const int64_t> counts, int uniform, int groups, Span<double> sums, int returns, \
                                   int threads) {                                                                       \
     return guarded([&]() -> int {                                                                                      \
       Net<T> net;                                                                                                      \
@@ -45,8 +45,9 @@ template <class Function> int guarded(Function function) noexcept {
       Clients dealt{clients, samples.size, firsts.at, counts.at, uniform};                                             \
       if (!valid(dealt, firsts, counts) || groups < 1 || groups > clients) return bad_clients;                         \
       for (int64_t i = 0; i < weights.size; i++) size += weights.at[i].size;                                           \
-      if (!sums.at || sums.size != size || steps < 0) return bad_room;                                                 \
-      descend<T, Net>(net, rows, steps, (T)rate, dealt, groups, size, sums.at, threads);                               \
+      if (!sums.at || sums.size != size || steps < 0 || returns < weights_themselves || returns > bfloat16s) return bad_room;\
+      Returned<T> returned((Returns)returns, weights, size);                                                           \
+      descend<T, Net>(net, rows, steps, (T)rate, dealt, groups, returned, sums.at, threads);                           \
       return done;                                                                                                     \
     });                                                                                                                \
   }                                                                                                                    \

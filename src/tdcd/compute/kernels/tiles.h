@@ -422,20 +422,75 @@ inline bool valid(const Clients &clients, Span<const int64_t> firsts, Span<const
   return true;
 }
 
+// What a client returns: its weights, or what it changed of them, as it is or rounded to a type of two bytes.
+enum Returns { weights_themselves = 0, changes = 1, float16s = 2, bfloat16s = 3 };
+
+inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+inline float number_of(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// The nearest number of half precision, of two that are as near the even one.
+inline float to_float16(float x) {
+  uint32_t bits = bits_of(x), sign = bits & 0x80000000u, size = bits ^ sign;
+  if (size > 0x7f800000u) return x;                               // not a number
+  if (size >= 0x477ff000u) return number_of(sign | 0x7f800000u);  // 65,520 and beyond
+  if (size < 0x38800000u) {  // below 2^-14 numbers are 2^-24 apart, as those of a float between 1/2 and 1 are
+    float shifted = number_of(size) + 0.5f;
+    return number_of(sign | bits_of(shifted - 0.5f));
+  }
+  return number_of(sign | ((size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu));
+}
+
+inline float to_bfloat16(float x) {
+  uint32_t bits = bits_of(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return x;
+  return number_of((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+}
+
+template <class T> struct Returned {
+  Returns what;
+  int64_t size;
+  std::vector<T> start;
+  Returned(Returns what, Span<const Span<const T>> weights, int64_t size) : what(what), size(size) {
+    if (what != weights_themselves)
+      for (int64_t i = 0; i < weights.size; i++)
+        start.insert(start.end(), weights.at[i].at, weights.at[i].at + weights.at[i].size);
+  }
+  size_t room() const { return what == weights_themselves ? 0 : (size_t)size; }
+  void add(const double *own, double weight, double *sum) const {
+    for (int64_t i = 0; i < size; i++) {
+      T change = (T)own[i] - start[i];
+      if (what == float16s) change = (T)to_float16((float)change);
+      if (what == bfloat16s) change = (T)to_bfloat16((float)change);
+      sum[i] += weight * (double)change;
+    }
+  }
+};
+
 // Take the local steps of every client and add up the clients' new weights. Sums are kept for groups of clients and then
 // added in order.
 template <class T, template <class> class Net>
-void descend(const Net<T> &net, const Rows<T> &rows, int steps, T rate, const Clients &clients, int groups, int64_t size,
-             double *sums, int threads) {
+void descend(const Net<T> &net, const Rows<T> &rows, int steps, T rate, const Clients &clients, int groups,
+             const Returned<T> &returned, double *sums, int threads) {
   struct Place {
     typename Net<T>::Desk desk;
     Answers<T> answers;
     std::vector<Block> blocks;
+    Buffer<double> own;
   };
+  int64_t size = returned.size;
   int most = 1;
   for (int64_t k = 0; k < clients.count; k++) most = clients.size(k) > most ? clients.size(k) : most;
   Buffer<double> parts((size_t)groups * size, unset);
-  auto make = [&] { return Place{typename Net<T>::Desk(net, most), Answers<T>(rows.E, most), {}}; };
+  auto make = [&] { return Place{typename Net<T>::Desk(net, most), Answers<T>(rows.E, most), {}, Buffer<double>(returned.room())}; };
   threads = worth_threads(threads, 3.0 * net.work() * clients.rows * steps);
   share_out(groups, threads, make, [&](Place &at, int g) {
     double *sum = parts.data + g * size;
@@ -455,7 +510,14 @@ void descend(const Net<T> &net, const Rows<T> &rows, int steps, T rate, const Cl
         }
         net.step(at.desk, at.blocks.size() == 1, rate);
       }
-      net.add(at.desk, clients.uniform ? 1.0 : (double)count, sum);
+      double weight = clients.uniform ? 1.0 : (double)count;
+      if (returned.what == weights_themselves) {
+        net.add(at.desk, weight, sum);
+      } else {
+        at.own.clear();
+        net.add(at.desk, 1.0, at.own.data);
+        returned.add(at.own.data, weight, sum);
+      }
     }
   });
   for (int g = 0; g < groups; g++)

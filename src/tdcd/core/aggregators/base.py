@@ -62,8 +62,10 @@ def gather(aggregator: Aggregator, block: Block) -> Gathered:
     return Mean(block) if aggregator.linear else Held()
 
 
-def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, round_: HubRound) -> SiloState:
-    """Return a silo's state after a round, given what its clients returned.
+def aggregate(
+    aggregator: Aggregator, state: SiloState, gathered: Gathered, round_: HubRound, *, changes: bool = False
+) -> SiloState:
+    """Return a silo's state after a round, given what its clients returned: their weights, or changes of these.
 
     Raises:
         ModelError: the aggregator fails, or returns what cannot be a silo's weights.
@@ -71,6 +73,8 @@ def aggregate(aggregator: Aggregator, state: SiloState, gathered: Gathered, roun
     linear = isinstance(gathered, Mean)
     received = gathered.result() if isinstance(gathered, Mean) else gathered.stacked()
     travelled = {name: received.pop(name) if linear else received.pop(name).mean(0) for name in carried(received)}
+    if changes:
+        received |= {name: state.weights[name] + received[name] for name in round_.trainable}
     memory = {name.removeprefix(PREFIX): t for name, t in state.memory.items() if name.startswith(PREFIX)}
     with calling("aggregator", aggregator):
         memory = memory or dict(aggregator.init(state.weights))

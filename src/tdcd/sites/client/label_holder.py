@@ -12,7 +12,7 @@ from tdcd.core.gradients import logit_gradients
 from tdcd.data.holdout import Part
 from tdcd.sites.messages.frames import RefusedError
 from tdcd.sites.messages.packing import check_numbers, fits
-from tdcd.sites.messages.types import Judge, LogitGradients, Tallies
+from tdcd.sites.messages.types import Judge, Tallies
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings
 from tdcd.training.tally import tally
@@ -36,7 +36,7 @@ class LabelHolder:
     labels: Mapping[Part, Tensor]
     """As the loss wants them."""
 
-    def gradients(self, rows: Tensor, scores: Sequence[Tensor]) -> LogitGradients:
+    def gradients(self, rows: Tensor, scores: Sequence[Tensor]) -> list[Tensor]:
         """Return ∂ℓ/∂z of training rows (n,) at several scores (n, E)."""
         objective, labels = self.settings.objective, self.labels[Part.TRAIN][rows]
         result = []
@@ -44,7 +44,7 @@ class LabelHolder:
             check_numbers(z, (len(rows), self.width), self.settings.dtype, "scores")
             noise = secret_noise(z) if self.job.noise else None
             result.append(logit_gradients(objective, z, labels, self.job.privatizer, noise))
-        return LogitGradients(tuple(result))
+        return result
 
     def judge(self, request: Judge) -> Tallies:
         """Add up how good the model is on this client's rows, for every part that the hub sends scores of."""

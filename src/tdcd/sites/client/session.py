@@ -9,7 +9,7 @@ Its life has explicit states, each a value that later requests need and that is 
 A state outlives the stream: a client that reconnects to the same hub is ready at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from tdcd.compute.modules import never_draws
 from tdcd.compute.whole import embed_whole
 from tdcd.compute.worker import Worker
 from tdcd.core.average import mean_of
+from tdcd.core.codecs import Codecs, Plain
+from tdcd.core.codecs.base import encode
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
@@ -38,7 +40,7 @@ from tdcd.sites.client.beginning import check_sizes, check_together, sample_numb
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.messages import types
 from tdcd.sites.messages.frames import Message, RefusedError
-from tdcd.sites.messages.packing import check_numbers, check_weight, known, named, samples_in, unpack
+from tdcd.sites.messages.packing import check_coded, check_weight, known, named, samples_in, unpack
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.site_file import ClientSite
 from tdcd.training.setup import build_network, device_of, width_of
@@ -71,6 +73,8 @@ class Ready:
     """Its labels, where they are private."""
     received: Block = field(default_factory=dict)
     """Tensors like those that the hub sends with each round: weights, and what the optimizer remembers."""
+    encoded: Block = field(default_factory=dict)
+    """The same, as they travel in a round."""
 
     @cached_property
     def most(self) -> int:
@@ -98,6 +102,7 @@ class Session:
     def __init__(self, job: Job, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
         self.job, self.identity, self.site, self.log = job, identity, site, log
         self._table = self._open_table(job) if isinstance(job, TableJob) else None
+        self._codecs = job.training.codecs
         self._ready: Ready | None = None
         self._round: OpenRound | None = None
         self._weights: tuple[int, Block] | None = None
@@ -240,8 +245,9 @@ class Session:
             worker = self._worker(network, rows[Part.TRAIN], labels.to(device), request.width)
         received = settings.steps.sent(SiloState(dict(named_tensors(network.module))), network.trainable)
         self._ready = Ready(
-            request.setup, numbers, rows, request.population, request.width, network, worker, holder, received
-        )
+            request.setup, numbers, rows, request.population, request.width, network, worker, holder, received,
+            self._codecs.encode_block(received, network.trainable),
+        )  # fmt: skip
         return types.Begun()
 
     def _worker(self, network: Network, rows: Tensor, labels: Tensor, width: int) -> Worker:
@@ -257,6 +263,7 @@ class Session:
             averaging="uniform",  # one client alone: its mean is itself, to the bit
             seed=settings.seed,
             width=width,
+            updates=Plain() if self._codecs.changes else None,  # changes are encoded where they are sent
             remote_labels=self._lacks_labels,
         )
         suspendable = self._lacks_labels and self.job.labels.sharing == "exact" and settings.local_steps > 1
@@ -316,35 +323,42 @@ class Session:
     def _embed(self, request: types.Embed) -> types.Embeddings:
         """Embed its rows of the mini-batch (lines 10 to 14 of Algorithm 1)."""
         worker, now = self._trained(), known(self._round, "the start of the round")
-        block = self._take_weights(request.version, request.weights)
+        block = self._take_weights(request.version, request.weights, self._codecs, known(self._ready, "").encoded)
         with one_torch_thread():
             now.embeddings = worker.embed(block, Round(now.number, now.mine, self.job.training.rate_of(now.number)))
-        return types.Embeddings(now.embeddings)
+        return types.Embeddings(encode(self._codecs.rows, now.embeddings))
 
     def _first_gradients(self, request: types.FirstGradients) -> types.LogitGradients:
         """Compute ∂ℓ/∂z of its rows at the exchanged embeddings."""
         holder, now = self._labels(), known(self._round, "the start of the round")
-        now.others = self._rows_of_width(request.others)
+        now.others = self._decode(request.others)
         scores = now.others if now.embeddings is None else now.embeddings.cpu() + now.others
-        return holder.gradients(now.mine, [scores])
+        return self._encode(holder.gradients(now.mine, [scores]))
 
     def _later_gradients(self, request: types.LaterGradients) -> types.LogitGradients:
         """Compute ∂ℓ/∂z of its rows at the newest scores of each silo."""
-        return self._labels().gradients(known(self._round, "the start of the round").mine, request.scores)
+        mine = known(self._round, "the start of the round").mine
+        return self._encode(self._labels().gradients(mine, [self._decode(rows) for rows in request.scores]))
+
+    def _encode(self, gradients: Sequence[Tensor]) -> types.LogitGradients:
+        return types.LogitGradients(tuple(encode(self._codecs.rows, rows) for rows in gradients))
 
     def _step(self, request: types.Step) -> types.Embeddings:
         """Take one local step with logit gradients; return the new embeddings."""
         worker = self._trained()
         with one_torch_thread():
-            return types.Embeddings(worker.step(self._rows_of_width(request.gradients).to(self._device)))
+            embeddings = worker.step(self._decode(request.gradients).to(self._device))
+        return types.Embeddings(encode(self._codecs.rows, embeddings))
 
     def _descend(self, request: types.Descend) -> types.Weights:
         """Take the local steps that are left (lines 25 to 29)."""
         worker, now = self._trained(), known(self._round, "the start of the round")
-        rows = known(now.others if request.rows is None else request.rows, "the sums of the other silos' embeddings")
+        given = None if request.rows is None else self._decode(request.rows)
+        rows = known(now.others if given is None else given, "the sums of the other silos' embeddings")
         with one_torch_thread():
-            gathered = worker.descend(self._rows_of_width(rows).to(self._device))
-        return types.Weights(tuple(mean_of(gathered).values()))
+            returned = mean_of(worker.descend(rows.to(self._device)))
+        encoded = self._codecs.encode_block(returned, worker.task.network.trainable)
+        return types.Weights(tuple(encoded.values()))
 
     def _trained(self) -> Worker:
         if self._ready is None or self._ready.worker is None:
@@ -356,10 +370,11 @@ class Session:
             raise RefusedError("the hub asks for what depends on labels, but this client has none")
         return self._ready.label_holder
 
-    def _rows_of_width(self, rows: Tensor) -> Tensor:
-        """Check that there is a vector of width E for each of its rows in the mini-batch."""
+    def _decode(self, rows: Tensor) -> Tensor:
+        """Return what the hub sends: a vector of width E for each of its rows in the mini-batch."""
         ready, now = known(self._ready, "the beginning"), known(self._round, "the start of the round")
-        return check_numbers(rows, (len(now.mine), ready.width), self.job.training.dtype, "the hub sends rows")
+        like = torch.zeros(len(now.mine), ready.width, dtype=self.job.training.dtype)
+        return check_coded(self._codecs.rows, rows, like, "the hub sends rows")
 
     def _abandon(self) -> None:
         """Give up local steps that wait for gradients: their round is begun again, or over."""
@@ -374,7 +389,7 @@ class Session:
         ready = known(self._ready, "the beginning")
         network = known(ready.network, "a network")
         if request.weights is not None:
-            self._take_weights(request.version, request.weights)
+            self._take_weights(request.version, request.weights, Codecs(), ready.received)
         version, block = known(self._weights, "weights")
         if version != request.version:
             raise RefusedError(f"the hub has sent weights of version {version}, not {request.version}")
@@ -397,12 +412,14 @@ class Session:
     def _device(self) -> torch.device:
         return known(known(self._ready, "the beginning").network, "a network").device
 
-    def _take_weights(self, version: int, weights: tuple[Tensor, ...]) -> Block:
+    def _take_weights(self, version: int, weights: tuple[Tensor, ...], codecs: Codecs, travel: Block) -> Block:
+        """Check that weights travel as they should, and decode them; keep them for evaluations, if they are exact."""
         network = known(known(self._ready, "the beginning").network, "a network")
         likes = known(self._ready, "the beginning").received
-        block = {}
-        for name, tensor in named(likes, weights, "the hub's weights"):
+        encoded = dict(named(travel, weights, "the hub's weights"))
+        block = codecs.decode_block(encoded, likes, network.trainable)
+        for name, tensor in block.items():
             check_weight(tensor, likes[name], f"the hub's weights '{name}'")
             block[name] = tensor.to(network.device)
-        self._weights = version, block
+        self._weights = None if codecs.changes else (version, block)
         return block

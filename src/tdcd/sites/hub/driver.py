@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tdcd.core.aggregators import HubRound, aggregate, gather
 from tdcd.core.average import Mean, add_idle
+from tdcd.core.codecs.base import Codec, decode, encode
 from tdcd.core.script import Lost, LostClients, Plan, Topic
 from tdcd.core.script import Message as HubMessage
 from tdcd.core.state import SiloState
@@ -22,7 +23,7 @@ from tdcd.sites.hub.clients import Clients, Request
 from tdcd.sites.hub.peers import Peers
 from tdcd.sites.hub.setup import Prepared
 from tdcd.sites.messages.frames import RefusedError, Stamp
-from tdcd.sites.messages.packing import UnboundedError, check_numbers, check_weight, named, place_of, samples_in
+from tdcd.sites.messages.packing import UnboundedError, check_coded, check_weight, named, place_of, samples_in
 from tdcd.sites.messages.types import (
     Descend,
     Embed,
@@ -66,6 +67,7 @@ class SiteClients:
         """
         self._clients, self._plan, self._model = clients, prepared.plan, prepared.model
         self._settings, self._prepared, self._round = prepared.settings, prepared, round_
+        self._codecs = prepared.codecs
         self._stamp, self._version, self._away = stamp, version, away
         self._batch, self._lost = batch, samples_array(lost)
         self._largest_update = prepared.largest_update
@@ -74,17 +76,18 @@ class SiteClients:
 
     async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
         self._state, self._sent = state, self._prepared.sent(state)
-        weights = tuple(self._sent.values())
+        self._travels = self._codecs.encode_block(self._sent, self._prepared.trainable)
+        weights = tuple(self._travels.values())
         messages = {name: Embed(self._version, weights, self._without(name)) for name in self._rows}
         asked = {name: self._clients.links.get(name) for name in self._rows}
         embeddings = await self._embeddings(messages)
         for link in asked.values():  # a client that has come again since does not have them
             if link:
-                link.version = self._version
+                link.version = -1 if self._codecs.changes else self._version  # evaluations are of the exact weights
         return embeddings
 
     async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
-        return await self._embeddings({name: Step(gradients[own]) for name, own in self._rows.items()})
+        return await self._embeddings({name: Step(self._encode(gradients[own])) for name, own in self._rows.items()})
 
     async def _embeddings(self, messages: Mapping[str, Embed | Step]) -> Tensor:
         """Ask clients for embeddings of their rows (B, E)."""
@@ -94,20 +97,23 @@ class SiteClients:
         }
         replies, missing = await self._clients.ask(requests, self._stamp)
         self._raise_if_lost(missing)
-        return self._joined({name: reply.rows for name, reply in replies.items()})
+        return self._joined({name: self._decode(name, reply.rows) for name, reply in replies.items()})
 
     async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
         scores = self._zeros() if isinstance(others, int) else others
         messages = {
             # where clients have labels only, here the round begins for them
-            name: FirstGradients(scores[own], self._without(name) if self._plan.label_only else samples_tensor(()))
+            name: FirstGradients(
+                self._encode(scores[own]), self._without(name) if self._plan.label_only else samples_tensor(())
+            )
             for name, own in self._rows.items()
         }
         return (await self._gradients(messages, 1))[0]
 
     async def gradients(self, scores: Mapping[str, Tensor], step: int) -> Mapping[str, Tensor]:  # noqa: ARG002, D102
         messages = {
-            name: LaterGradients(tuple(rows[own] for rows in scores.values())) for name, own in self._rows.items()
+            name: LaterGradients(tuple(self._encode(rows[own]) for rows in scores.values()))
+            for name, own in self._rows.items()
         }
         return dict(zip(scores, await self._gradients(messages, len(scores)), strict=True))
 
@@ -126,17 +132,34 @@ class SiteClients:
         }
         replies, missing = await self._clients.ask(requests, self._stamp)
         self._raise_if_lost(missing)
-        return [self._joined({name: reply.rows[k] for name, reply in replies.items()}) for k in range(count)]
+        return [
+            self._joined({name: self._decode(name, reply.rows[k]) for name, reply in replies.items()})
+            for k in range(count)
+        ]
 
     def _bytes(self, name: str) -> int:
         """Return the bytes of the vectors of a client's rows, as they travel."""
-        return len(self._rows[name]) * self._model.width * self._settings.dtype.itemsize + 8
+        return self._encoded_like(name).nbytes + 8
+
+    def _like(self, name: str) -> Tensor:
+        return torch.zeros(len(self._rows[name]), self._model.width, dtype=self._settings.dtype)
+
+    def _encoded_like(self, name: str) -> Tensor:
+        return encode(self._codecs.rows, self._like(name))
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        """Return rows as they travel."""
+        return encode(self._codecs.rows, rows)
+
+    def _decode(self, name: str, rows: Tensor) -> Tensor:
+        """Return a client's rows, of which the form was checked."""
+        return decode(self._codecs.rows, rows, self._like(name))
 
     def _check_embeddings(self, name: str, reply: Embeddings) -> None:
         self._check(name, reply.rows)
 
     def _check(self, name: str, rows: Tensor) -> None:
-        check_numbers(rows, (len(self._rows[name]), self._model.width), self._settings.dtype, "rows")
+        check_coded(self._codecs.rows, rows, self._like(name), "rows")
 
     def _joined(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Join the vectors of all clients' rows in the order of the mini-batch."""
@@ -149,6 +172,7 @@ class SiteClients:
         block, uniform = self._sent, self._settings.averaging == "uniform"
         rows = self._zeros() if isinstance(rows, int) else rows
         names, aggregator = list(block), self._prepared.aggregator
+        changed = frozenset(self._prepared.trainable if self._codecs.changes else ())
         gathered, places = gather(aggregator, block), {name: k for k, name in enumerate(self._plan.roster.clients)}
         moved: dict[str, float] = dict.fromkeys(self._rows, 0.0)
         checked: set[str] = set()
@@ -158,35 +182,45 @@ class SiteClients:
             place = place_of("weights", field)
             if place >= len(names):
                 raise RefusedError(f"more than {len(names)} tensors of weights")
-            if client not in checked:
-                check_one(client, names[place], tensor)
+            name = names[place]
+            tensor = decoded(name, tensor) if client in checked else check_one(client, name, tensor)
             if isinstance(gathered, Mean):
-                gathered.add_tensor(names[place], tensor, counts[client])
+                gathered.add_tensor(name, tensor, counts[client])
             else:
-                gathered.add_tensor(places[client], names[place], tensor)
+                gathered.add_tensor(places[client], name, tensor)
 
-        def check_one(client: str, name: str, tensor: Tensor) -> None:
+        def decoded(name: str, tensor: Tensor) -> Tensor:
+            return decode(self._codecs.weights, tensor, block[name]) if name in changed else tensor
+
+        def check_one(client: str, name: str, tensor: Tensor) -> Tensor:
             like = block[name]
             bounded = self._largest_update is not None and name in self._state.weights
-            if check_weight(tensor, like, f"weights '{name}'") and bounded:
-                moved[client] = hypot(moved[client], float((tensor - like).double().norm()))
+            if name in changed:
+                tensor = check_coded(self._codecs.weights, tensor, like, f"changes of '{name}'")
+                trains = True
+            else:
+                trains = check_weight(tensor, like, f"weights '{name}'")
+            if trains and bounded:
+                change = tensor if name in changed else tensor - like
+                moved[client] = hypot(moved[client], float(change.double().norm()))
                 if self._largest_update is not None and moved[client] > self._largest_update:
                     raise UnboundedError(
                         f"its weights have moved by {moved[client]:.4g} in a round, more than "
                         f"deployment.largest_update = {self._largest_update:g}"
                     )
+            return tensor
 
         def check(client: str, reply: Weights) -> None:
-            for name, tensor in named(block, reply.weights, "weights"):
+            for name, tensor in named(self._travels, reply.weights, "weights"):
                 if not tensor.is_meta:  # those were checked as they came
                     check_one(client, name, tensor)
             checked.add(client)
 
         requests = {
             name: Request(
-                Descend(None if rows is None else rows[own]),
+                Descend(None if rows is None else self._encode(rows[own])),
                 Weights,
-                block_bytes(block) + 8 * len(block),
+                block_bytes(self._travels) + 8 * len(block),
                 partial(check, name),
             )
             for name, own in self._rows.items()
@@ -195,8 +229,8 @@ class SiteClients:
         self._raise_if_lost(missing)
         if isinstance(gathered, Mean):
             gathered.count(sum(counts.values()))
-            add_idle(gathered, self._settings.averaging, len(places), block)
-        return aggregate(aggregator, self._state, gathered, self._round)
+            add_idle(gathered, self._settings.averaging, len(places), block, changed)
+        return aggregate(aggregator, self._state, gathered, self._round, changes=self._codecs.changes)
 
     def away(self) -> Lost:  # noqa: D102
         return self._away()
@@ -224,15 +258,18 @@ class SiteClients:
 class SitePeers:
     """The other hubs, each at its own site, in one attempt at a round. See the script's Peers."""
 
-    def __init__(self, peers: Peers, silo: str, plan: Plan, batch: Tensor, like: Tensor, stamp: Stamp) -> None:
-        """Reach them; ``like`` has the shape and type of rows."""
+    def __init__(
+        self, peers: Peers, silo: str, plan: Plan, batch: Tensor, like: Tensor, codec: Codec, stamp: Stamp
+    ) -> None:
+        """Reach them; ``like`` has the shape and type of rows, before ``codec`` encodes them."""
         self._peers, self._silo, self._plan, self._stamp, self._like = peers, silo, plan, stamp, like
+        self._codec = codec
         self._batch = frozenset(batch.tolist())
 
     async def send(self, topic: Topic, messages: Mapping[str, HubMessage[Tensor]]) -> None:  # noqa: D102
         stamp = self._stamp.at(topic.step)
         await asyncio.gather(
-            *(self._peers.send(silo, _typed(topic, message), stamp) for silo, message in messages.items())
+            *(self._peers.send(silo, self._typed(topic, message), stamp) for silo, message in messages.items())
         )
 
     async def receive(self, topic: Topic, senders: Collection[str]) -> Mapping[str, HubMessage[Tensor]]:  # noqa: D102
@@ -258,10 +295,18 @@ class SitePeers:
         if lost or diverged:
             return HubMessage(None, lost, diverged)
         if self._expects_rows(topic, silo):
-            check_numbers(message.rows, tuple(self._like.shape), self._like.dtype, f"{who}: rows")
-        elif message.rows is not None:
+            return HubMessage(check_coded(self._codec, message.rows, self._like, f"{who}: rows"))
+        if message.rows is not None:
             raise RefusedError(f"{who} with unexpected rows")
-        return HubMessage(message.rows)
+        return HubMessage()
+
+    def _typed(self, topic: Topic, message: HubMessage[Tensor]) -> SiloEmbeddings | SiloGradients | End:
+        """Return a message of the script as it travels."""
+        lost, diverged = samples_tensor(message.lost), tuple(sorted(message.diverged))
+        if topic.kind == "end":
+            return End(lost, samples_tensor(message.away), diverged)
+        rows = None if message.rows is None else encode(self._codec, message.rows)
+        return (SiloEmbeddings if topic.kind == "embeddings" else SiloGradients)(rows, lost, diverged)
 
     def _expects_rows(self, topic: Topic, silo: str) -> bool:
         """Tell whether a message of another hub has rows, unless somebody was lost."""
@@ -276,14 +321,6 @@ _KINDS: dict[str, type[SiloEmbeddings | SiloGradients | End]] = {
     "gradients": SiloGradients,
     "end": End,
 }
-
-
-def _typed(topic: Topic, message: HubMessage[Tensor]) -> SiloEmbeddings | SiloGradients | End:
-    """Return a message of the script as it travels."""
-    lost, diverged = samples_tensor(message.lost), tuple(sorted(message.diverged))
-    if topic.kind == "end":
-        return End(lost, samples_tensor(message.away), diverged)
-    return (SiloEmbeddings if topic.kind == "embeddings" else SiloGradients)(message.rows, lost, diverged)
 
 
 def samples_array(samples: Collection[int]) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tdcd.core.codecs import row_size
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
@@ -238,12 +239,13 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         hub.context.silo,
         hub.prepared.plan.roster,
         hub.prepared.model.network,
-        hub.prepared.steps,
+        job.training,
         row_shape=hub.prepared.model.shape or (),
         network_description=job.model_of(hub.context.silo).describe(),
         compute="at its clients' sites",
         preparation=hub.setup.preparation,
     )
+    row, message = row_size(job.training.codecs.rows, hub.prepared.model.width, job.training.dtype)
     return FederationRecord(
         samples=counts[Part.TRAIN],
         validation_samples=counts.get(Part.VALIDATION, 0),
@@ -252,7 +254,8 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         classes=hub.prepared.plan.classes,
         notes=tuple(f"{name} has no row of a common ID and takes no part" for name in hub.prepared.plan.idle),
         embedding=hub.prepared.model.width,
-        embedding_bytes=hub.prepared.model.width * job.training.dtype.itemsize,
+        embedding_bytes=row,
+        message_bytes=message,
         silos=(silo,),
         variant=FEDERATED,
         peers=tuple(sorted(hub.context.peers.peers)),

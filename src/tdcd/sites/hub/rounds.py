@@ -79,7 +79,7 @@ class Rounds:
         clients = SiteClients(
             context.clients, prepared, round_, batch, lost, stamp, version, lambda: self._away_in(number + 1)
         )
-        peers = SitePeers(context.peers, context.silo, self.plan, batch, like, stamp)
+        peers = SitePeers(context.peers, context.silo, self.plan, batch, like, prepared.codecs.rows, stamp)
         return Hub(context.silo, self.plan, clients, peers)
 
     def left(self, number: int, lost: Lost) -> Tensor:

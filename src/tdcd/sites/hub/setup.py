@@ -5,7 +5,7 @@ client that comes to where it can take part.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.aggregators import Aggregator, HubRound, check_room
+from tdcd.core.codecs import Codecs
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.state import SiloState
@@ -54,6 +55,7 @@ class Prepared:
     plan: SiloPlan
     model: Model
     steps: LocalSteps
+    codecs: Codecs
     aggregator: Aggregator
     """What the hub makes of its clients' weights."""
     largest_update: float | None = None
@@ -64,10 +66,14 @@ class Prepared:
         network = self.model.network
         return self.steps.sent(state, network.trainable) if network else {}
 
+    @property
+    def trainable(self) -> Collection[str]:
+        """The weights that gradient steps change."""
+        return self.model.network.trainable if self.model.network else ()
+
     def hub_round(self, number: int, silos: int) -> HubRound:
         """Return what the hub knows of a round, in which so many silos have features."""
-        network = self.model.network
-        return HubRound.of(number, self.settings.rate_of, silos, network.trainable if network else ())
+        return HubRound.of(number, self.settings.rate_of, silos, self.trainable)
 
 
 @dataclass
@@ -125,7 +131,7 @@ class HubSetup:
         if model.network:
             sent = steps.sent(SiloState(dict(named_tensors(model.network.module))), model.network.trainable)
             check_room(aggregator, len(plan.roster.clients), block_bytes(sent), context.silo)
-        self.prepared = Prepared(settings, plan, model, steps, aggregator, bound)
+        self.prepared = Prepared(settings, plan, model, steps, settings.codecs, aggregator, bound)
         await self._news.tell()
 
     def end_alignment(self) -> None:

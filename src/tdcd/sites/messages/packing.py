@@ -22,6 +22,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from tdcd.core.codecs import Codec, Plain
+from tdcd.core.codecs.base import decode, encoded_like
 from tdcd.data.arrays import LONGEST, Array
 from tdcd.sites.messages.frames import Message, RefusedError, Stamp
 
@@ -228,6 +230,20 @@ def check_numbers(value: Tensor | None, shape: tuple[int, ...], dtype: torch.dty
             size = f"as large as {largest:.3g}" if isfinite(largest) else "not finite"
             raise UnboundedError(f"{what}: its numbers are {size}")
     return checked
+
+
+def check_coded(codec: Codec, value: Tensor | None, like: Tensor, what: str) -> Tensor:
+    """Check that a tensor travels as ``like`` would; return it decoded, its numbers finite and of ordinary size.
+
+    Raises:
+        RefusedError: it has another shape or type.
+        UnboundedError: its numbers cannot be computed with.
+    """
+    if type(codec) is Plain:
+        return check_numbers(value, tuple(like.shape), like.dtype, what)
+    expected = encoded_like(codec, like)
+    decoded = decode(codec, fits(value, tuple(expected.shape), expected.dtype, what), like)
+    return check_numbers(decoded, tuple(like.shape), like.dtype, what)
 
 
 def samples_in(value: Tensor, what: str) -> frozenset[int]:
