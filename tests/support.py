@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -26,8 +26,7 @@ from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
 from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Objective, Poisson, SquaredError
 from tdcd.core.optimizers import SGD, Adam, Optimizer
-from tdcd.core.oracle import oracle_round
-from tdcd.core.sampling import draw_batch
+from tdcd.core.sampling import Holders, Mask, draw_batch, draw_participants
 from tdcd.core.script import Diverged
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
@@ -190,20 +189,47 @@ class Problem:
     seed: int
     objective: Objective
     codecs: Codecs = field(default_factory=Codecs)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Of silos that have their own."""
 
     def initial(self) -> Blocks:
         return {silo: task.network.initial() for silo, task in self.tasks.items()}
 
     def round(self, number: int) -> Round:
-        return Round(number, draw_batch(self.seed, number, self.samples, self.batch), self.rate)
+        some = self.drawn(number)[1] if self.participation < 1 else None
+        return Round(number, draw_batch(self.seed, number, self.samples, self.batch, some), self.rate, self.rates)
+
+    def drawn(self, number: int) -> tuple[Mapping[str, Mask], Mask]:
+        """Draw the clients of a round, and the samples whose clients take part in all silos."""
+        holders = {silo: Holders(t.roster.owner.numpy(), len(t.roster.clients)) for silo, t in self.tasks.items()}
+        return draw_participants(self.seed, number, holders, self.participation)
+
+    def drawn_clients(self, number: int) -> Mapping[str, Sequence[bool]]:
+        """Tell which clients of each silo take part in a round."""
+        if self.participation < 1:
+            return {silo: mask.tolist() for silo, mask in self.drawn(number)[0].items()}
+        return {silo: [True] * len(task.roster.clients) for silo, task in self.tasks.items()}
+
+    def _rate_of(self, silo: str) -> Callable[[int], float]:
+        return lambda number: self.rates[silo]
+
+    @property
+    def participation(self) -> float:
+        return next(iter(self.tasks.values())).participation
 
     def training(self, private: PrivateLabels | None = None) -> Training:
+        rosters = {silo: task.roster for silo, task in self.tasks.items()}
+        if private is not None and private.silo not in rosters:  # it has labels only
+            rosters[private.silo] = Roster(("clerk",), torch.zeros(self.samples, dtype=torch.int64))
         return Training(
             self.tasks,
             lambda number: self.round(number).batch,
             lambda number: self.rate,
+            {silo: self._rate_of(silo) for silo in self.rates},
+            rosters,
             private=private,
             codecs=self.codecs,
+            drawn=(lambda number: self.drawn(number)[0]) if self.participation < 1 else None,
         )
 
     def run(self, engine: Simulation, rounds: int) -> Blocks:
@@ -225,14 +251,6 @@ class Problem:
 
     def with_steps(self, steps: LocalSteps) -> "Problem":
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
-
-
-def oracle_blocks(
-    blocks: Blocks, round_: Round, tasks: Mapping[str, SiloTask], private: PrivateLabels | None = None
-) -> Blocks:
-    """Run one round of the oracle on silos that remember their weights only."""
-    states = oracle_round({silo: SiloState(blocks[silo]) for silo in tasks}, round_, tasks, private)
-    return {silo: state.weights for silo, state in states.items()}
 
 
 def one_round(engine: Simulation, blocks: Blocks, round_: Round) -> Blocks:
@@ -265,6 +283,7 @@ def problem(
     rate: float = 0.1,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
+    participation: float = 1.0,
 ) -> Problem:
     """Make a problem with random rows, each silo dealt independently; every client holds at least one row."""
     generator = torch.Generator().manual_seed(seed)
@@ -291,6 +310,7 @@ def problem(
             averaging=averaging,
             aggregator=aggregator or Average(),
             updates=codecs.weights if codecs.changes else None,
+            participation=participation,
             seed=seed,
             width=outputs,
         )
@@ -320,7 +340,10 @@ def problems(
     losses: Sequence[str] = tuple(OBJECTIVES),
     codings: Sequence[Codecs] = CODINGS,
 ) -> Problem:
-    """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option."""
+    """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option.
+
+    Silos may have a Q and a rate of their own, and clients may take turns.
+    """
     silos = draw(st.integers(1, 5))
     samples = draw(st.integers(7, 40))
     loss = draw(st.sampled_from(losses))
@@ -335,9 +358,10 @@ def problems(
     )
     if not plain and steps.optimizer != SGD():
         steps = replace(steps, carry=draw(st.booleans()))
+    unequal = draw(st.booleans())
     aggregator = draw(st.sampled_from(rules))
     ways: tuple[Averaging, ...] = ("uniform", "samples") if aggregator.linear else ("uniform",)
-    return problem(
+    made = problem(
         [draw(st.sampled_from(kinds)) for _ in range(silos)],
         [draw(st.integers(1, 7)) for _ in range(silos)],
         samples=samples,
@@ -349,7 +373,13 @@ def problems(
         aggregator=aggregator,
         codecs=draw(st.sampled_from(codings)),
         seed=draw(st.integers(0, 10_000)),
+        participation=draw(st.sampled_from([1.0, 1.0, 0.5])),
     )
+    if not unequal:
+        return made
+    counts = {silo: draw(st.integers(1, 6)) for silo in made.tasks}
+    own = {silo: replace(task, steps=replace(task.steps, count=counts[silo])) for silo, task in made.tasks.items()}
+    return replace(made, tasks=own, rates={silo: draw(st.sampled_from([0.05, 0.2])) for silo in made.tasks})
 
 
 def distance(one: Blocks, two: Blocks) -> float:

@@ -17,7 +17,7 @@ from tdcd.jobs.schema import Job, SetData, TableData, TableJob, TableSilo
 from tdcd.models.spec import KINDS
 from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, SiloSettings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
@@ -35,7 +35,7 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     assert "# workers =" in text
     assert set(table["data"]) | {"directory", "pixels", "sets"} == set(SetData.model_fields)
     assert "# directory =" in text
-    assert set(table["silos"]["left"]) == {"clients", "rows", "model"}
+    assert set(table["silos"]["left"]) == {"clients", "rows", "model", *SiloSettings.model_fields}
     assert set(table["training"]) | {"clip_norm", "patience"} == set(Settings.model_fields)
     assert "# clip_norm =" in text
     assert "# patience =" in text
@@ -52,7 +52,8 @@ def test_the_tables_in_the_docs_are_a_valid_job_and_name_every_key() -> None:
     for key in Labels.model_fields:
         assert f"`{key}`" in LABELS_PAGE
     commented = {"exclude", "row_id", "aggregate", "order"}
-    assert set(TableSilo.model_fields) - set(table["silos"]["bank"]) == {"file", "rows", "model"} | commented
+    elsewhere = {"file", "rows", "model", *SiloSettings.model_fields}
+    assert set(TableSilo.model_fields) - set(table["silos"]["bank"]) == elsewhere | commented
     for key in commented:
         assert f"# {key} =" in text
 

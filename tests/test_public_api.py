@@ -7,15 +7,15 @@ import tdcd
 PUBLIC = {
     "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job", "JobData",
     "JobError", "JobObserver", "JobResult", "Labels", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
-    "Settings", "Silo", "Sweep", "SweepObserver", "TdcdError", "aggregators", "load_blocks", "load_data", "load_job",
+    "Settings", "Silo", "SiloSettings", "Sweep", "SweepObserver", "TdcdError", "aggregators", "codecs", "load_blocks", "load_data", "load_job",
     "load_run", "load_sweep", "models", "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep",
     "samples", "times", "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
-    "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "averaging", "aggregator",
-    "optimizer", "carry_optimizer", "proximal", "weight_decay", "clip_norm", "precision", "seed", "evaluate_every",
-    "select", "patience", "checkpoint_every",
+    "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "participation", "averaging", "aggregator",
+    "optimizer", "carry_optimizer", "proximal", "codec", "codec_for", "weight_decay", "clip_norm", "precision", "seed",
+    "evaluate_every", "select", "patience", "checkpoint_every",
 }  # fmt: skip
 
 
@@ -36,8 +36,8 @@ def test_errors_share_one_root() -> None:
 
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
-        "federation", "models", "settings", "objective", "optimizer", "aggregator", "labels", "validation", "test",
-        "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume", "job", "variant",
+        "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels", "validation",
+        "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume", "job", "variant",
         "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tdcd.training.labels import Labels
     from tdcd.training.loop import Observer
     from tdcd.training.result import Result
-    from tdcd.training.settings import Settings
+    from tdcd.training.settings import Settings, SiloSettings
     from tdcd.training.train import train
 
 __version__ = "0.1.0"
@@ -58,6 +58,7 @@ _HOMES = {
     "Samples": "tdcd.core.topology",
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
+    "SiloSettings": "tdcd.training.settings",
     "Sweep": "tdcd.experiments.sweep_file",
     "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
@@ -107,6 +108,7 @@ __all__ = [
     "Samples",
     "Settings",
     "Silo",
+    "SiloSettings",
     "Sweep",
     "SweepObserver",
     "TdcdError",

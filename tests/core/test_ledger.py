@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from support import Problem, distance, examples, oracle_blocks, problems
+from support import Problem, distance, examples, one_round, problems
 from tdcd.core.aggregators import Average
+from tdcd.core.codecs import Codecs
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Block, Blocks, named_tensors
@@ -102,7 +103,7 @@ def test_a_count_by_hand_where_one_silo_keeps_the_labels() -> None:
 
 def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice) -> Blocks:
     """Run a round in which clients and hubs know nothing but what the post office brought them."""
-    round_ = problem.round(number)
+    round_, drawn = problem.round(number), problem.drawn_clients(number)
     zeta, tasks = set(round_.batch.tolist()), problem.tasks
     at_client: dict[tuple[str, int], Block] = {}
     at_hub: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
@@ -110,6 +111,8 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
         for k in range(len(task.roster.clients)):
             held = held_samples(task, k, zeta)
             if held:
+                if problem.participation < 1:
+                    post.carry("hub_to_client", torch.tensor(held))
                 at_client[silo, k] = post.carry_block("hub_to_client", blocks[silo])
                 model = client_model(task, k, at_client[silo, k], round_)
                 with torch.no_grad():
@@ -132,13 +135,13 @@ def posted_round(problem: Problem, blocks: Blocks, number: int, post: PostOffice
             held = held_samples(task, k, zeta)
             if not held:  # its hub knows what it has: the weights of the last round
                 returned.append(blocks[silo])
-                weights.append(1.0 if task.averaging == "uniform" else 0.0)
+                weights.append(1.0 if task.averaging == "uniform" and drawn[silo][k] else 0.0)
                 continue
             sums = [sum((mailed[silo, other][p] for other in others), torch.zeros_like(at_hub[silo][p])) for p in held]
             stale = post.carry("hub_to_client", torch.stack(sums))
             model = client_model(task, k, at_client[silo, k], round_)
             x, y = torch.stack([task.features[p] for p in held]), torch.stack([task.labels[p] for p in held])
-            local_steps(model, x, task, round_.rate, by_labels(task.objective, stale, y), {})
+            local_steps(model, x, task, round_.of(silo).rate, by_labels(task.objective, stale, y), {})
             record = {name: tensor.detach() for name, tensor in named_tensors(model)}
             returned.append(post.carry_block("client_to_hub", record))
             weights.append(1.0 if task.averaging == "uniform" else float(len(held)))
@@ -155,12 +158,16 @@ def asking_round(
 ) -> Blocks:
     """Run a round in which only the clients of one silo have labels, all silos step by step together.
 
-    ``label_holder`` may be a silo without features; its clients are then those of the first silo by another name.
+    ``label_holder`` may be a silo without features; then it has one client.
     """
-    round_, tasks = problem.round(number), problem.tasks
+    round_, tasks, drawn = problem.round(number), problem.tasks, problem.drawn_clients(number)
     zeta, order = set(round_.batch.tolist()), round_.batch.tolist()
-    labels, owner = problem.tasks["silo-0"].labels, problem.tasks.get(label_holder, problem.tasks["silo-0"])
-    holders = {k: own for k in range(len(owner.roster.clients)) if (own := held_samples(owner, k, zeta))}
+    labels, owner = problem.tasks["silo-0"].labels, problem.tasks.get(label_holder)
+    holders = {0: order}
+    if owner:
+        holders = {k: own for k in range(len(owner.roster.clients)) if (own := held_samples(owner, k, zeta))}
+    elif problem.participation < 1:
+        post.carry("hub_to_client", torch.tensor(order))
 
     def by_sample(rows: Tensor, samples: list[int]) -> dict[int, Tensor]:
         return dict(zip(samples, rows, strict=True))
@@ -171,6 +178,8 @@ def asking_round(
     }
     now: dict[str, dict[int, Tensor]] = {silo: {} for silo in tasks}
     for (silo, k), samples in held.items():
+        if problem.participation < 1:
+            post.carry("hub_to_client", torch.tensor(samples))
         models[silo, k] = client_model(tasks[silo], k, post.carry_block("hub_to_client", blocks[silo]), round_)
         with torch.no_grad():
             match = copy.deepcopy(models[silo, k])(torch.stack([tasks[silo].features[p] for p in samples]))
@@ -194,8 +203,9 @@ def asking_round(
 
     first = {silo: dict(rows) for silo, rows in now.items()}
     askers = [silo for silo in tasks if silo != label_holder]
-    optimisers = {who: sgd(model, tasks[who[0]], round_.rate) for who, model in models.items()}
-    for turn in range(tasks["silo-0"].steps.count if sharing == "exact" else 1):
+    optimisers = {who: sgd(model, tasks[who[0]], round_.of(who[0]).rate) for who, model in models.items()}
+    for turn in range(max(tasks[silo].steps.count for silo in askers) if sharing == "exact" else 1):
+        askers = [silo for silo in askers if turn < tasks[silo].steps.count]
         at_keeper = {silo: mailed(now[silo]) for silo in askers}
         record: dict[str, dict[int, Tensor]] = {}
         if turn == 0:
@@ -228,7 +238,8 @@ def asking_round(
                 sum((first[o][p] for o in sorted(first) if o != silo), torch.zeros_like(first[silo][p]))
                 for p in samples
             ]
-            local_steps(models[silo, k], x, task, round_.rate, by_labels(task.objective, torch.stack(sums), y), {})
+            backward = by_labels(task.objective, torch.stack(sums), y)
+            local_steps(models[silo, k], x, task, round_.of(silo).rate, backward, {})
     result: dict[str, Block] = {}
     for silo, task in tasks.items():
         returned, weights = [], []
@@ -238,7 +249,8 @@ def asking_round(
                 returned.append(post.carry_block("client_to_hub", match))
             else:
                 returned.append(blocks[silo])
-            weights.append(1.0 if task.averaging == "uniform" else float(len(held.get((silo, k), ()))))
+            uniform = task.averaging == "uniform"
+            weights.append(float(drawn[silo][k]) if uniform else float(len(held.get((silo, k), ()))))
         total_weight = sum(weights)
         result[silo] = {}
         for name, start in blocks[silo].items():
@@ -267,37 +279,36 @@ def step(model: nn.Module, x: Tensor, answers: Tensor, task: SiloTask, optimiser
     optimiser.step()
 
 
+def plain(problem: Problem) -> Problem:
+    """Return it without what the rounds above leave out."""
+    tasks = {silo: replace(task, steps=replace(task.steps, proximal=0.0)) for silo, task in problem.tasks.items()}
+    return replace(problem, tasks=tasks)
+
+
+KINDS = ["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"]
+
+
 @settings(max_examples=examples(40))
 @given(
-    problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"], [Average()], [SGD()]),
+    problems(KINDS, [Average()], [SGD()], codings=[Codecs()]),
     st.sampled_from(["silo-0", "silo-1", "registry"]),
     st.sampled_from(["exact", "stale"]),
 )
 def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
     problem: Problem, label_holder: str, sharing: Sharing
 ) -> None:
-    problem = problem.with_steps(replace(problem.tasks["silo-0"].steps, proximal=0.0))
+    problem = plain(problem)
     tasks = problem.tasks
     if label_holder == "silo-1" and label_holder not in tasks:
         label_holder = "registry"
     if not set(tasks) - {label_holder}:
         return
-    silos = {silo: task.roster for silo, task in tasks.items()} | {
-        label_holder: tasks.get(label_holder, tasks["silo-0"]).roster
-    }
-    ledger = ledger_of(
-        owners={silo: roster.owner.numpy() for silo, roster in silos.items()},
-        clients={silo: len(roster.clients) for silo, roster in silos.items()},
-        blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
-        row=tasks["silo-0"].width * 8,
-        label_holder=label_holder,
-        requests=tasks["silo-0"].steps.count if sharing == "exact" else 1,
-    )
     private = PrivateLabels(label_holder, sharing, tasks["silo-0"].labels, problem.objective)
+    ledger = problem.training(private).ledger()
     blocks = problem.initial()
     for number in (1, 2):
         post = PostOffice()
-        expected = oracle_blocks(blocks, problem.round(number), tasks, private)
+        expected = one_round(problem.engine("oracle", private=private), blocks, problem.round(number))
         blocks = asking_round(problem, blocks, number, post, label_holder, sharing)
         assert distance(blocks, expected) < 1e-9
         result = ledger.traffic(ledger.counts(problem.round(number).batch.numpy()))
@@ -305,19 +316,14 @@ def test_it_weighs_what_a_post_office_carries_where_one_silo_keeps_the_labels(
 
 
 @settings(max_examples=examples(40))
-@given(problems(["linear", "mlp", "lstm", "cnn-batchnorm", "odd", "fixed"], [Average()], [SGD()]))
+@given(problems(KINDS, [Average()], [SGD()], codings=[Codecs()]))
 def test_it_weighs_what_a_post_office_carries(problem: Problem) -> None:
-    problem = problem.with_steps(replace(problem.tasks["silo-0"].steps, proximal=0.0))
-    ledger = ledger_of(
-        owners={silo: task.roster.owner.numpy() for silo, task in problem.tasks.items()},
-        clients={silo: len(task.roster.clients) for silo, task in problem.tasks.items()},
-        blocks={silo: sum(t.nbytes for t in block.values()) for silo, block in problem.initial().items()},
-        row=next(iter(problem.tasks.values())).width * 8,
-    )
+    problem = plain(problem)
+    ledger = problem.training().ledger()
     blocks = problem.initial()
     for number in (1, 2):
         post = PostOffice()
-        expected = oracle_blocks(blocks, problem.round(number), problem.tasks)
+        expected = one_round(problem.engine("oracle"), blocks, problem.round(number))
         blocks = posted_round(problem, blocks, number, post)
         assert distance(blocks, expected) < 1e-9  # these messages are enough to train with
         result = ledger.traffic(ledger.counts(problem.round(number).batch.numpy()))

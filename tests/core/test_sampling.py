@@ -1,9 +1,14 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcd.core.sampling import draw_batch
+from tdcd.core.sampling import Holders, draw_batch, draw_participants, participants
 from tdcd.core.seeds import client_seed, derive, derive_each
+from tdcd.errors import JobError
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 300), st.data())
@@ -56,3 +61,56 @@ def test_seeds_depend_on_every_word() -> None:
 @given(st.integers(0, 10**6), st.text(), st.lists(st.text() | st.integers(), max_size=20))
 def test_many_seeds_at_once_are_those_of_each(seed: int, word: str, last: list[str | int]) -> None:
     assert derive_each(seed, word, last).tolist() == [derive(seed, word, one) for one in last]
+
+
+TINY = {
+    "bank": Holders(np.array([0, 0, 0, 1, 1, 2]), 3),
+    "insurer": Holders(np.array([0, 1, 0, 0, 1, 0]), 2),
+}
+
+
+def test_a_part_of_the_clients_is_drawn_and_at_least_one() -> None:
+    assert [participants(10, f) for f in (0.01, 0.1, 0.26, 0.5, 1.0)] == [1, 1, 3, 5, 10]
+    drawn, eligible = draw_participants(7, 1, TINY, 0.5)
+    assert {silo: int(mask.sum()) for silo, mask in drawn.items()} == {"bank": 2, "insurer": 1}
+    holders = zip(TINY["bank"].owner, TINY["insurer"].owner, strict=True)
+    there = [drawn["bank"][b] and drawn["insurer"][i] for b, i in holders]
+    assert eligible.tolist() == there
+
+
+def test_how_often_samples_are_drawn_where_clients_take_turns() -> None:
+    """Every sample is as likely to have its clients there; with fewer others beside it, it is drawn more often."""
+    size, expected, ways = 2, np.zeros(6), 0
+    for pair in combinations(range(3), 2):
+        for one in range(2):
+            there = np.isin(TINY["bank"].owner, pair) & (TINY["insurer"].owner == one)
+            if there.any():  # or else clients are drawn anew
+                ways += 1
+                expected += there * min(1.0, size / there.sum())
+    expected /= ways
+    rounds = 20_000
+    counts = np.zeros(6)
+    for number in range(rounds):
+        _, eligible = draw_participants(1, number, TINY, 0.5)
+        batch = draw_batch(1, number, 6, size, eligible)
+        assert len(batch) == min(size, int(eligible.sum()))
+        assert eligible[batch].all()
+        counts[batch] += 1
+    assert np.abs(counts / rounds - expected).max() < 4 * np.sqrt(0.25 / rounds)
+    assert expected.max() > 1.3 * expected.min()  # the bias is one that can be seen
+
+
+def test_a_mini_batch_is_full_as_long_as_rows_are_there() -> None:
+    """Were the mini-batch drawn before the clients, a half to the third power would be left of it."""
+    generator = np.random.default_rng(0)
+    holders = {silo: Holders(generator.integers(10, size=2000), 10) for silo in "abc"}
+    for number in range(50):
+        _, eligible = draw_participants(3, number, holders, 0.5)
+        assert 150 < eligible.sum() < 350  # an eighth of 2,000
+        assert len(draw_batch(3, number, 2000, 100, eligible)) == 100
+
+
+def test_too_small_a_part_is_refused() -> None:
+    holders = {silo: Holders(np.roll(np.arange(50), place * 7), 50) for place, silo in enumerate("abcd")}
+    with pytest.raises(JobError, match=r"training.participation = 0.01: in round 4 no sample is held by .* 4 silos"):
+        draw_participants(2021, 4, holders, 0.01)

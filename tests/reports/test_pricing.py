@@ -33,12 +33,13 @@ def run(path: Path, silos: int = 2, labels: tdcd.Labels | None = None, **more: A
     ][:silos]
     if labels and labels.silo == "registry":
         made.append(tdcd.Silo("registry", None, [range(10), range(10, 40)]))
-    batches = more.pop("batches", None)
+    batches, own = more.pop("batches", None), more.pop("own", None)
     table = {"loss": "binary-cross-entropy", "rounds": 6, "local_steps": STEPS, "batch_size": 8, "rate": 0.1,
              "evaluate_every": 2}  # fmt: skip
     settings = tdcd.Settings.model_validate(table | more)
     federation = tdcd.Federation.from_silos(made, Y)
-    tdcd.train(federation, tdcd.models.Linear(), settings, labels=labels, directory=path, batches=batches)
+    model = tdcd.models.Linear()
+    tdcd.train(federation, model, settings, silos=own, labels=labels, directory=path, batches=batches)
     return read_run(path)
 
 
@@ -115,6 +116,34 @@ def test_the_history_holds_the_sums_of_the_ledger(two: RunRecord) -> None:
     for line in two.history:
         assert line.traffic == sum(by_round[: line.round], Traffic())
     assert by_round[0].hub_to_hub == 2 * 8 * 4
+
+
+OWN = {"b": tdcd.SiloSettings(local_steps=1), "c": tdcd.SiloSettings(local_steps=9, rate=0.02)}
+
+
+def test_silos_with_steps_of_their_own(tmp_path: Path) -> None:
+    """All wait for the silo that takes most steps; where labels are kept, for its gradient requests, too."""
+    own = run(tmp_path / "run", silos=3, own=OWN)
+    assert times(own, Costs(t_comm=10))[-1] == 6 * (3 * 10 + 9)
+    exact = run(tmp_path / "exact", silos=3, own=OWN, labels=tdcd.Labels(silo="a", sharing="exact"))
+    assert times(exact, Costs(t_comm=10))[-1] == 6 * ((1 + 3 * 9) * 10 + 9)
+    for made in (own, exact):
+        assert made.history[-1].traffic == sum(traffic_by_round(made), Traffic())
+    requests = 1 + 9  # of b and c, with as many replies
+    assert exact.history[-1].traffic.hub_to_hub == 6 * 2 * requests * 8 * 4
+
+
+@pytest.mark.parametrize("labels", [None, tdcd.Labels(silo="registry", sharing="exact")])
+def test_clients_that_take_turns_are_priced_as_they_were_drawn(tmp_path: Path, labels: tdcd.Labels | None) -> None:
+    turns = run(tmp_path / "run", participation=0.5, batch_size=8, labels=labels)
+    by_round = traffic_by_round(turns)
+    for line in turns.history:
+        assert line.traffic == sum(by_round[: line.round], Traffic())
+    if labels is None:  # a client a silo: its weights are three numbers, and it is told its rows
+        down = [sent.hub_to_client - sent.client_to_hub for sent in by_round]
+        rows = [sent.hub_to_hub // (2 * 4) for sent in by_round]
+        assert down == [2 * 8 * count for count in rows]
+        assert [sent.client_to_hub for sent in by_round] == [2 * (12 + 4 * count) for count in rows]
 
 
 def test_batches_that_were_given_are_priced_as_given(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sites.memory import Federation, run_virtually
-from sites.test_rounds import job, patient, set_up
+from sites.test_rounds import job, patient, training_of
 from tdcd.core.state import SiloState, States
 from tdcd.engines import LocalEngine
 from tdcd.jobs.load import parse_job
@@ -16,9 +16,9 @@ from tdcd.jobs.schema import Job
 ROUNDS = 3
 
 
-def wanted(labels: dict[str, Any] | None = None, **training: Any) -> Job:
+def wanted(labels: dict[str, Any] | None = None, own: dict[str, Any] | None = None, **training: Any) -> Job:
     """Return a job of two silos with these settings."""
-    table = patient(job(2, 3)).as_table()
+    table = patient(job(2, 3, own)).as_table()
     table["training"] |= training
     return parse_job(table | ({"labels": labels} if labels else {}), "job")
 
@@ -41,9 +41,7 @@ def at_sites(job: Job, folder: Path) -> dict[str, SiloState]:
 
 def simulated(job: Job) -> States:
     """Run the same rounds in a simulation, one client after the other."""
-    setup = set_up(job)
-    rosters = {silo: task.roster for silo, task in setup.tasks.items()}
-    engine = LocalEngine(setup.training(job.training, rosters), "loop")
+    engine = LocalEngine(training_of(job), "loop")
     states: States = engine.training.initial()
     for number in range(1, ROUNDS + 1):
         states, _ = engine.round(states, number)

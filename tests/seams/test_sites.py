@@ -1,6 +1,7 @@
 """What users can replace does at sites what it does in a simulation, to the bit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,3 +43,17 @@ def test_optimizers(rule: Optimizer, carry: bool, sharing: str | None, tmp_path:
     check_equal(there, simulated(job), 1e-9 if sharing else 0.0)
     for state in there.values():
         assert carry == any("optimizer/" in name for name in tensors(state))
+
+
+OWN = {"silo-1": {"local_steps": 1, "rate": 0.05}, "silo-2": {"local_steps": 4}}
+
+
+@pytest.mark.parametrize("labels", [None, ("silo-1", "exact"), ("silo-2", "exact"), ("silo-1", "stale")])
+@pytest.mark.parametrize("own", [{}, OWN], ids=["together", "each by itself"])
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_who_takes_part_and_how_often(
+    participation: float, own: dict[str, Any], labels: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    table = {"silo": labels[0], "sharing": labels[1]} if labels else None
+    job = wanted(table, own, participation=participation, local_steps=2)
+    check_equal(at_sites(job, tmp_path), simulated(job), 1e-9 if labels else 0.0)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sites.memory import Federation, run_virtually
-from sites.test_labels import keeping, registry, simulated
-from sites.test_rounds import ROUNDS, Watched, job, same
+from sites.test_labels import keeping, registry
+from sites.test_rounds import ROUNDS, Watched, job, same, simulated, training_of
 from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.state import SiloState
@@ -49,11 +49,10 @@ def left(wanted: Job, lost: dict[Identity, int]) -> dict[int, torch.Tensor]:
 
     Clients of a silo with labels only, which were handed over, take no part in a round.
     """
-    rosters = load_data(wanted).federation.rosters
-    samples = len(next(iter(rosters.values())).owner)
+    rosters, training = load_data(wanted).federation.rosters, training_of(wanted)
     result = {}
     for number in range(1, ROUNDS + 1):
-        batch = wanted.training.sample_batch(number, samples).numpy()
+        batch = training.batch(number).numpy()
         for who, since in lost.items():
             roster, needed = rosters[who.silo], who.silo != "registry" or wanted.labels.private
             if number >= since and needed:
@@ -125,6 +124,30 @@ def test_whoever_dies_whenever_the_rest_is_trained_on(data: st.DataObject) -> No
         watched = Watched(monkeypatch)
         result = trained(federation, away)
         check(federation, lost, watched, result)
+
+
+@pytest.mark.parametrize("stage", ["embed", "descend"])
+@pytest.mark.parametrize("sharing", ["shared", "exact", "stale"])
+def test_a_client_dies_where_clients_take_turns(
+    sharing: str, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of five clients in each silo four take part in a round; one of them is lost, for good."""
+    wanted = job(2, 5, {"silo-2": {"local_steps": 1}}, participation=0.8, batch_size=60)
+    wanted = with_deadlines(wanted if sharing == "shared" else keeping(wanted, sharing), 60)
+    lost: dict[Identity, int] = {}
+
+    def fault(who: Identity, message: Message) -> str:
+        if lost or (message.kind, who.silo) != (stage, "silo-1") or message.stamp.round < 2:
+            return ""
+        lost[who] = message.stamp.round
+        return "die"
+
+    federation = Federation(wanted, tmp_path)
+    federation.fault = fault
+    watched = Watched(monkeypatch)
+    result = trained(federation, [])
+    assert lost
+    check(federation, lost, watched, result)
 
 
 @pytest.mark.parametrize("name", ["others", "without", "all", "phi", "answers", "lost", "labels", "w", "of"])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sites.test_absences import MODES, mode, with_deadlines
-from tdcd.core.ledger import Ledger, Traffic
+from sites.test_rounds import training_of
+from tdcd.core.ledger import Traffic
 from tdcd.core.network import Block
 from tdcd.core.state import SiloState
-from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.client.process import ClientProcess
@@ -148,12 +148,6 @@ def _silent(_: str) -> None:
     pass
 
 
-def ledger(job: Job) -> Ledger:
-    from sites.test_rounds import set_up
-
-    return set_up(job).training(job.training, load_data(job).federation.rosters).ledger()
-
-
 def wide(job: Job) -> Job:
     """Give it networks and batches that outweigh what is around them."""
     table: dict[str, Any] = job.model_dump()
@@ -163,10 +157,17 @@ def wide(job: Job) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("name", "codec"), [*((name, "plain") for name in MODES), ("shared", "float16"), ("registry exact", "bfloat16")]
+    ("name", "more"),
+    [
+        *((name, {}) for name in MODES),
+        ("shared", {"codec": "float16"}),
+        ("registry exact", {"codec": "bfloat16"}),
+        ("shared", {"participation": 0.7}),
+        ("registry exact", {"participation": 0.7, "own": {"silo-1": {"local_steps": 1}}}),
+    ],
 )
-def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, codec: str, tmp_path: Path) -> None:
-    job = with_deadlines(wide(mode(name, local_steps=3, codec=codec)), 60)
+def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    job = with_deadlines(wide(mode(name, local_steps=3, **more)), 60)
     federation = Sockets(job, tmp_path)
 
     async def run() -> tuple[Traffic, Traffic]:
@@ -187,11 +188,11 @@ def test_the_ledger_is_what_hubs_encode_and_what_sockets_carry(name: str, codec:
         return counted, Traffic(*(getattr(after, way) - getattr(before, way) for way in ways))
 
     counted, carried = asyncio.run(run())
-    own = ledger(job)
+    training = training_of(job)
+    own = training.ledger()
     expected = Traffic()
     for number in range(1, ROUNDS + 1):
-        batch = job.training.sample_batch(number, len(next(iter(own.owners.values()))))
-        expected += own.traffic(own.counts(batch.numpy()))
+        expected += own.traffic(own.counts(training.batch(number).numpy()))
     assert counted == expected  # what was put into frames
     messages = ROUNDS * 6 * (1 + job.training.local_steps)
     for way in ("client_to_hub", "hub_to_client", "hub_to_hub"):

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from sites.memory import Federation, run_virtually
 from sites.tables import write_tables
-from sites.test_rounds import ROUNDS, Watched, deployed, job, patient, same, set_up
-from support import examples, oracle_blocks
+from sites.test_rounds import ROUNDS, Watched, deployed, job, patient, same, set_up, simulated
+from support import examples
 from tdcd.core.network import Blocks
 from tdcd.core.state import SiloState
-from tdcd.core.task import Round
 from tdcd.data.holdout import Part
 from tdcd.errors import DeploymentError, JobError
 from tdcd.jobs.load import load_job, parse_job
@@ -38,22 +37,11 @@ from tdcd.sites.messages.frames import Frame, Message
 from tdcd.sites.participants import check_labels, read_set
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.transport.wire.frames import to_wire
-from tdcd.training.setup import starting_blocks
 
 
 def keeping(wanted: Job, sharing: str, silo: str = "silo-1", **more: Any) -> Job:
     labels = wanted.labels.model_validate({"silo": silo, "sharing": sharing, **more})
     return parse_job(wanted.model_copy(update={"labels": labels}).model_dump(), "job")
-
-
-def simulated(wanted: Job, batches: dict[int, torch.Tensor]) -> Blocks:
-    """Run the oracle on the mini-batches that were left."""
-    setup = set_up(wanted)
-    blocks = starting_blocks(setup.networks, None, setup.label_only)
-    for number, batch in sorted(batches.items()):
-        round_ = Round(number, batch, wanted.training.rate_of(number))
-        blocks = {**blocks, **oracle_blocks(blocks, round_, setup.tasks, setup.private)}
-    return blocks
 
 
 @settings(max_examples=examples(10), deadline=None)
@@ -81,7 +69,8 @@ def test_it_is_what_the_oracle_computes(
 def registry(sharing: str, **training: Any) -> Job:
     """Two silos with features, and one that has labels only."""
     table = job(2, 3, **training).model_dump()
-    table |= {"labels": {"silo": "registry", "sharing": sharing}, "silos": {"registry": {"clients": 2}}}
+    table["labels"] = {"silo": "registry", "sharing": sharing}
+    table["silos"]["registry"] = {"clients": 2}
     return parse_job(table, "job")
 
 

@@ -98,7 +98,12 @@ def test_one_that_hangs_after_many_bytes_is_not_waited_for_much_longer() -> None
         while not clients.present():
             await asyncio.sleep(0.01)
         began = now()
-        request = Request(Embed(1, (torch.zeros(1_000_000),), torch.empty(0).long()), Weights, 1000, lambda _: None)
+        request = Request(
+            Embed(1, (torch.zeros(1_000_000),), torch.empty(0).long(), torch.empty(0).long()),
+            Weights,
+            1000,
+            lambda _: None,
+        )
         _, lost = await clients.ask({"north": request}, Stamp("job"))
         assert set(lost) == {"north"}
         seconds = now() - began

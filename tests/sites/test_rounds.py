@@ -1,6 +1,7 @@
 """What hubs and clients compute together is what a simulation computes, whoever is lost on the way."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,29 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sites.memory import Federation, run_virtually
-from support import examples, oracle_blocks
+from support import examples, one_round
 from tdcd.core.network import Blocks
 from tdcd.core.rows import Rows
 from tdcd.core.script import Lost
 from tdcd.core.state import SiloState
-from tdcd.core.task import Round
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Measurement
+from tdcd.engines import OracleEngine
+from tdcd.engines.base import Measurement, Training
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
-from tdcd.sites.hub.rounds import Rounds
-from tdcd.sites.messages.frames import Message
+from tdcd.sites.hub.rounds import Rounds, exchange_holders
+from tdcd.sites.messages.frames import Message, RefusedError
+from tdcd.sites.messages.types import SiloHolders
 from tdcd.sites.security.identity import Identity
 from tdcd.training.setup import Setup, prepare, starting_blocks
 
 ROUNDS = 4
 
 
-def job(silos: int = 2, clients: int = 3, **training: Any) -> Job:
+def job(silos: int = 2, clients: int = 3, own: dict[str, Any] | None = None, **training: Any) -> Job:
     table = {
+        "silos": own or {},
         "data": {
             "source": "breast-cancer",
             "features": {"kind": "contiguous", "silos": silos},
@@ -64,15 +67,19 @@ def set_up(job: Job) -> Setup:
     models = {silo: job.model_of(silo) for silo in data.federation.with_features}
     held = data.held_out
     parts = (held.get(Part.VALIDATION), held.get(Part.TEST))
-    return prepare(data.federation, models, job.training, *parts, torch.device("cpu"), job.labels)
+    return prepare(data.federation, models, job.training, *parts, torch.device("cpu"), job.labels, job.silos)
+
+
+def training_of(job: Job) -> Training:
+    return set_up(job).training(job.training, load_data(job).federation.rosters)
 
 
 def simulated(job: Job, batches: dict[int, Tensor]) -> Blocks:
     """Run the oracle on the mini-batches that were left."""
-    setup = set_up(job)
-    blocks = starting_blocks(setup.networks, None)
+    setup, oracle = set_up(job), OracleEngine(training_of(job))
+    blocks = starting_blocks(setup.networks, None, setup.label_only)
     for number, batch in sorted(batches.items()):
-        blocks = oracle_blocks(blocks, Round(number, batch, job.training.rate_of(number)), setup.tasks)
+        blocks = one_round(oracle, blocks, replace(oracle.training.round(number), batch=batch))
     return blocks
 
 
@@ -254,3 +261,68 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
         for measurement in result.values():
             assert measurement.measures[part] == pytest.approx(expected, rel=1e-9)
             assert measurement.rows[part] == Rows(len(samples), len(samples))
+
+
+class Told:
+    """Another hub, which says who holds what in its silo."""
+
+    def __init__(self, owner: list[int], clients: int, dtype: torch.dtype = torch.int32) -> None:
+        self.message = SiloHolders(torch.tensor(owner, dtype=dtype), clients)
+
+    async def exchange(self, mine: SiloHolders) -> dict[str, SiloHolders]:
+        assert mine.owner.dtype == torch.int32
+        return {"silo-2": self.message}
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (lambda n: Told([0] * (n - 1), 1), "owner: torch.int32 of shape"),
+        (lambda n: Told([0] * n, 1, torch.int64), "owner: torch.int64 of shape"),
+        (lambda n: Told([1] * n, 1), "not numbered from 0 to 0"),
+        (lambda n: Told([0] * n, 2), "not numbered from 0 to 1"),
+        (lambda n: Told([0, 2] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
+        (lambda n: Told([-1, 0] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
+    ],
+)
+def test_holders_that_cannot_be_are_refused(told: Any, message: str, tmp_path: Path) -> None:
+    federation = Federation(job(participation=0.5), tmp_path)
+
+    async def run() -> None:
+        await federation.start()
+        hub = federation.hubs["silo-1"]
+        assert hub.rounds
+        context: Any = replace(hub.context, peers=told(hub.prepared.plan.counts[Part.TRAIN]))
+        try:
+            await exchange_holders(context, hub.prepared, hub.rounds.plan)
+        finally:
+            await federation.stop()
+
+    with pytest.raises(RefusedError, match=rf"the hub of silo 'silo-2' sends 'holders'.*{message}"):
+        run_virtually(run())
+
+
+@pytest.mark.parametrize(
+    ("participation", "samples", "message"),
+    [
+        (1.0, [0], "unexpected samples of the mini-batch of round 1"),
+        (0.5, [], "none of this client's rows is in the mini-batch of round 1"),
+        (0.5, [10**6], "has samples that this client does not hold"),
+        (0.5, [-1], "has samples that this client does not hold"),
+    ],
+)
+def test_a_hub_that_makes_up_a_mini_batch_is_refused(
+    participation: float, samples: list[int], message: str, tmp_path: Path
+) -> None:
+    federation = Federation(job(participation=participation), tmp_path)
+
+    async def run() -> None:
+        await federation.start()
+        session = next(iter(federation.sessions.values()))
+        try:
+            session._open(1, torch.tensor(samples, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
+        finally:
+            await federation.stop()
+
+    with pytest.raises(RefusedError, match=message):
+        run_virtually(run())

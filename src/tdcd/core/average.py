@@ -117,7 +117,7 @@ Gathered = Mean | Held
 
 
 def add_idle(mean: Mean, averaging: Averaging, clients: int, block: Block, changed: Collection[str] = ()) -> None:
-    """Add those of a silo's clients that have no rows in the mini-batch: their weights are still θ_j.
+    """Add those of the clients that take part without rows in the mini-batch: their weights are still θ_j.
 
     Of weights that are ``changed``, the mean is one of changes, and theirs are zero.
     """

@@ -62,7 +62,8 @@ class _Clock:
         if costs.client_bandwidth:
             weights = (event.weights_down + event.weights_up) * load.blocks.get(event.silo, 0)
             rows = (event.rows_down + event.rows_up) * (counts * load.row + load.message)
-            each = each + (rows + weights) / costs.client_bandwidth
+            numbers = event.opens * counts * load.number
+            each = each + (rows + weights + numbers) / costs.client_bandwidth
         slowest = ((counts > 0) * each).max(1)
         self.now[event.silo] = self.now[event.silo] + (costs.client_latency * costs.t_comm + slowest)[:, np.newaxis]
 
@@ -100,6 +101,8 @@ class Load:
     """How many times as long a step takes each client, (K_j,), by silo."""
     message: int = 0
     """Bytes of a message with embeddings besides these."""
+    number: int = 0
+    """Bytes of a sample's number, where hubs tell clients which rows a mini-batch has."""
 
 
 def round_ends(

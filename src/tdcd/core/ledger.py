@@ -1,8 +1,9 @@
 """The ledger: how many bytes a round sends, message by message.
 
 It reads the events of the round script, so it never restates the round. The numbers themselves are counted, not how a
-network wraps them. A mini-batch costs nothing: every hub draws it from the seed. A client without rows in ζ neither
-sends nor receives anything.
+network wraps them. A mini-batch costs nothing: every hub and client draws it from the seed; but where not all clients
+take part, a hub tells its clients which of their rows it has. A client without rows in ζ neither sends nor receives
+anything.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,10 @@ import numpy.typing as npt
 from tdcd.core.meter import Call, Send, round_events
 from tdcd.core.script import Plan
 
+COUNTED = ("rows_down", "rows_up", "weights_down", "weights_up", "opens")
+"""What of a call takes bytes."""
+NUMBER = 8
+"""Bytes of a sample's number in a message."""
 Counts = npt.NDArray[np.int64]
 """|ζ_{k,j}| for every client k of a silo: (K_j,), or (R, K_j) for R rounds."""
 
@@ -57,6 +62,8 @@ class Ledger:
     """Bytes of one sample's embedding, as it travels."""
     message: int = 0
     """Bytes of a message with embeddings besides these."""
+    number: int = 0
+    """Bytes of a sample's number, where hubs tell clients which rows a mini-batch has."""
 
     def counts(self, batch: npt.NDArray[np.int64]) -> dict[str, Counts]:
         """Return how many rows of a mini-batch every client has."""
@@ -66,13 +73,13 @@ class Ledger:
 
     @cached_property
     def _totals(self) -> dict[str, dict[str, int]]:
-        """How often a silo's clients receive and return rows and weights in a round, and its hub sends rows."""
-        totals = {silo: dict.fromkeys((*Call._fields[1:5], "messages"), 0) for silo in self.owners}
+        """How often a silo's clients receive and return rows, weights and numbers, and how often its hub sends rows."""
+        totals = {silo: dict.fromkeys((*COUNTED, "messages"), 0) for silo in self.owners}
         for event in round_events(self.plan, self.steps):
             if event.silo not in totals:  # one hub's own ledger does not know the clients of others
                 continue
             if isinstance(event, Call):
-                for what in Call._fields[1:5]:
+                for what in COUNTED:
                     totals[event.silo][what] += getattr(event, what)
             elif isinstance(event, Send):
                 totals[event.silo]["messages"] += event.messages
@@ -82,9 +89,10 @@ class Ledger:
         """Return what a round sends if its mini-batch falls to clients like this."""
         up = down = across = 0
         for silo, times in self._totals.items():
-            batch, active = int(counts[silo].sum()) * self.row, int(np.count_nonzero(counts[silo]))
+            held, active = int(counts[silo].sum()), int(np.count_nonzero(counts[silo]))
+            batch = held * self.row
             rows, weights = batch + active * self.message, active * self.blocks.get(silo, 0)
             up += times["rows_up"] * rows + times["weights_up"] * weights
-            down += times["rows_down"] * rows + times["weights_down"] * weights
+            down += times["rows_down"] * rows + times["weights_down"] * weights + times["opens"] * held * self.number
             across += times["messages"] * (batch + self.message)
         return Traffic(client_to_hub=up, hub_to_client=down, hub_to_hub=across)

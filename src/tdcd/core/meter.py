@@ -31,6 +31,8 @@ class Call(NamedTuple):
     rows_up: int = 0
     weights_down: int = 0
     weights_up: int = 0
+    opens: int = 0
+    """Whether it opens the round at a client, which hears then which of its rows are in the mini-batch."""
     steps: int = 0
     """Local steps that a client takes."""
 
@@ -62,11 +64,12 @@ class _Clients:
 
     def __init__(self, silo: str, plan: Plan, steps: int, events: list[Event]) -> None:
         self._call, self._events = partial(Call, silo), events
+        self._trains = silo in plan.features
         self._remaining = steps - plan.requests.get(silo, 1) + 1
         """Local steps that ``descend`` takes."""
 
     async def embed(self, state: None) -> Size:  # noqa: ARG002
-        self._events.append(self._call(rows_up=1, weights_down=1))
+        self._events.append(self._call(rows_up=1, weights_down=1, opens=1))
         return SIZE
 
     async def step(self, gradients: Size) -> Size:  # noqa: ARG002
@@ -74,7 +77,7 @@ class _Clients:
         return SIZE
 
     async def first_gradients(self, others: Size | Literal[0]) -> Size:  # noqa: ARG002
-        self._events.append(self._call(rows_down=1, rows_up=1))
+        self._events.append(self._call(rows_down=1, rows_up=1, opens=int(not self._trains)))
         return SIZE
 
     async def gradients(self, scores: Mapping[str, Size], step: int) -> Mapping[str, Size]:  # noqa: ARG002

@@ -7,7 +7,7 @@ nothing with the fast paths but the meaning of a task. Slow on purpose; kept for
 import copy
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import torch
@@ -31,10 +31,14 @@ def oracle_round(
     round_: Round,
     tasks: Mapping[str, SiloTask],
     private: PrivateLabels | None = None,
-    last_rate: float = 0.0,
+    last: Round | None = None,
     codecs: Codecs | None = None,
+    drawn: Mapping[str, Sequence[bool]] | None = None,
 ) -> dict[str, SiloState]:
-    """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only."""
+    """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only.
+
+    ``drawn`` tells of each silo's clients which take part, if not all do.
+    """
     zeta, codecs = set(round_.batch.tolist()), codecs or Codecs()
     blocks = {
         silo: {
@@ -79,8 +83,12 @@ def oracle_round(
     result: dict[str, SiloState] = {}
     for silo, task in tasks.items():
         models, weights, active = [], [], []
+        rate, last_rate = round_.of(silo).rate, last.of(silo).rate if last else 0.0
         for k in range(len(task.roster.clients)):
             samples = held_samples(task, k, zeta)
+            if drawn is not None and not drawn[silo][k]:
+                assert not samples  # noqa: S101
+                continue
             model = client_model(task, k, blocks[silo], round_)
             if samples:
                 x = torch.stack([task.features[p] for p in samples])
@@ -91,9 +99,9 @@ def oracle_round(
                 else:
                     first = torch.stack([scores[p] for p in samples])
                     backward = by_gradients(private, silo, round_, samples, stale, first, codecs.rows)
-                known = local_steps(model, x, task, round_.rate, backward, states[silo].memory)
+                known = local_steps(model, x, task, rate, backward, states[silo].memory)
             else:
-                known = optimizer_memory(optimizer_of(model, task, round_.rate, states[silo].memory), model, task)
+                known = optimizer_memory(optimizer_of(model, task, rate, states[silo].memory), model, task)
             new = {name: tensor.detach() for name, tensor in named_tensors(model)}
             if type(codecs.weights) is not Plain:  # then the changes travel, and the hub adds them to its own weights
                 for name in task.network.trainable:
@@ -110,7 +118,7 @@ def oracle_round(
             total = sum(w * m[name].double() for w, m in zip(weights, models, strict=True) if w) / sum(weights)
             assert isinstance(total, Tensor)  # noqa: S101
             mean[name] = total.to(start.dtype)
-        result[silo] = aggregate(task, states[silo], mean, active, len(tasks), round_.rate, last_rate)
+        result[silo] = aggregate(task, states[silo], mean, active, len(tasks), rate, last_rate)
     return result
 
 

@@ -93,6 +93,11 @@ class Plan:
         return {silo: tuple(other for other in self.silos if other != silo) for silo in self.silos}
 
     @property
+    def active(self) -> frozenset[str]:
+        """The silos whose clients take part in rounds: they have features, or labels that others need."""
+        return self.features | ({self.label_holder} if self.label_holder else set())
+
+    @property
     def most_requests(self) -> int:
         """How many meetings with the label holder a round has."""
         return max(self.requests.values(), default=0)

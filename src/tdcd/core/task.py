@@ -1,7 +1,7 @@
 """What is computed: one silo's part of the training, what is known of a round, and the scores of the whole model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from tdcd.core.codecs import Codec
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network
 from tdcd.core.objectives import Loss
+from tdcd.core.sampling import participants
 from tdcd.core.script import total
 from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster
@@ -37,8 +38,15 @@ class SiloTask:
     """What the hub makes of its clients' weights."""
     updates: Codec | None = None
     """What clients' changes of their weights go through; nothing where they return the weights themselves."""
+    participation: float = 1.0
+    """The part of the clients that is drawn for each round."""
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
+
+    @property
+    def participants(self) -> int:
+        """How many clients take part in a round."""
+        return participants(len(self.roster.clients), self.participation)
 
     def sent(self, state: SiloState) -> Block:
         """Return what a client receives of its silo's state: the weights, and what its optimizer remembers."""
@@ -55,6 +63,12 @@ class Round:
     """ζ: the sample numbers of the mini-batch, ascending, shape (B,)."""
     rate: float
     """η, the learning rate of this round's local steps."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """η of the silos that have a rate of their own."""
+
+    def of(self, silo: str) -> "Round":
+        """Return the round as it is for one silo."""
+        return replace(self, rate=self.rates[silo]) if silo in self.rates else self
 
     def __post_init__(self) -> None:
         if not len(self.batch):

@@ -10,9 +10,10 @@ from torch import Tensor
 from tdcd.core.aggregators import HubRound
 from tdcd.core.codecs import Codecs, row_size
 from tdcd.core.gradients import PrivateLabels
-from tdcd.core.ledger import Ledger, Traffic
+from tdcd.core.ledger import NUMBER, Ledger, Traffic
 from tdcd.core.network import Block
 from tdcd.core.rows import Rows
+from tdcd.core.sampling import Mask
 from tdcd.core.script import Plan, plan_rounds
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
@@ -92,6 +93,8 @@ class Training:
     """The mini-batch of a round, ascending sample numbers."""
     rate: Callable[[int], float]
     """η of a round."""
+    rates: Mapping[str, Callable[[int], float]] = field(default_factory=dict)
+    """The same for silos that have a rate of their own."""
     rosters: Mapping[str, Roster] = field(default_factory=dict)
     """Of every silo, also one that has labels only; default: those of the tasks."""
     private: PrivateLabels | None = None
@@ -101,6 +104,8 @@ class Training:
     measure: Measure | None = None
     codecs: Codecs = field(default_factory=Codecs)
     """What messages go through."""
+    drawn: Callable[[int], Mapping[str, Mask]] | None = None
+    """The clients of each silo that take part in a round, where not all do."""
 
     @property
     def silos(self) -> Mapping[str, Roster]:
@@ -136,15 +141,18 @@ class Training:
             blocks=blocks,
             row=row,
             message=message,
+            number=NUMBER if self.drawn else 0,
         )
 
     def round(self, number: int) -> Round:
         """Return what is known of a round."""
-        return Round(number, self.batch(number), self.rate(number))
+        rates = {silo: rate(number) for silo, rate in self.rates.items()}
+        return Round(number, self.batch(number), self.rate(number), rates)
 
     def hub_round(self, silo: str, number: int) -> HubRound:
         """Return what a silo's hub knows of a round."""
-        return HubRound.of(number, self.rate, len(self.tasks), self.tasks[silo].network.trainable)
+        rate = self.rates.get(silo, self.rate)
+        return HubRound.of(number, rate, len(self.tasks), self.tasks[silo].network.trainable)
 
     def initial(self) -> dict[str, SiloState]:
         """Return the networks' own weights as the silos' first states."""

@@ -78,7 +78,7 @@ class LocalClients:
         gathered = self._trained.descend(rows)
         if isinstance(gathered, Mean):
             changed = task.network.trainable if changes else ()
-            add_idle(gathered, task.averaging, len(task.roster.clients), self._sent, changed)
+            add_idle(gathered, task.averaging, task.participants, self._sent, changed)
         round_ = self._training.hub_round(self._silo, self._round.number)
         return aggregate(task.aggregator, self._state, gathered, round_, changes=changes)
 
@@ -237,7 +237,7 @@ class LocalEngine(Simulation):
         record = partial(self._record, round_.batch) if self._recorder else None
 
         def attempt(silo: str, lost: Lost, number: int) -> Hub[Tensor, SiloState]:  # noqa: ARG001
-            clients = LocalClients(self.training, silo, self._workers.get(silo), round_)
+            clients = LocalClients(self.training, silo, self._workers.get(silo), round_.of(silo))
             return Hub(silo, self._plan, clients, LocalPeers(silo, mail, self.training.codecs, record))
 
         hubs = {silo: communication_round(partial(attempt, silo), states[silo]) for silo in self._plan.silos}

@@ -31,10 +31,12 @@ class OracleEngine(Simulation):
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
         """See Simulation."""
         training, number = self.training, round_.number
-        last_rate = training.rate(number - 1) if number > 1 else 0.0
+        last = training.round(number - 1) if number > 1 else None
         try:
             with borrow_stream(self._device):
-                new = oracle_round(states, round_, training.tasks, training.private, last_rate, training.codecs)
+                drawn = training.drawn(number) if training.drawn else None
+                told = None if drawn is None else {silo: mask.tolist() for silo, mask in drawn.items()}
+                new = oracle_round(states, round_, training.tasks, training.private, last, training.codecs, told)
         except TdcdError:
             raise
         except Exception as error:

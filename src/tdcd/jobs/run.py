@@ -84,7 +84,7 @@ def plan_computation(job: Job, data: JobData) -> tuple[Mapping[str, str], Sequen
     """Return how each silo's clients would be computed, and what the user should know of it; nothing is trained."""
     federation = data.federation
     models = {silo: job.model_of(silo) for silo in federation.with_features}
-    setup = prepare(federation, models, job.training, None, None, device_of(job.device), job.labels)
+    setup = prepare(federation, models, job.training, None, None, device_of(job.device), job.labels, job.silos)
     training = setup.training(job.training, federation.rosters)
     engine = build_engine(job.engine, training, job.compute, job.workers or cores())
     return engine.compute_plan, engine.notes
@@ -113,6 +113,7 @@ def run_variant(
         federation,
         {silo: job.model_of(silo) for silo in federation.with_features},
         chosen.training,
+        silos={silo: own for silo, own in chosen.silos.items() if silo in federation.silos},
         labels=None if variant.endswith(" alone") else chosen.labels,
         validation=data.held_out.get(Part.VALIDATION),
         test=data.held_out.get(Part.TEST),
@@ -147,8 +148,10 @@ def variant_job(job: Job, variant: str) -> Job:
     labels = job.labels
     if labels.private:  # all is in one place, so nothing is private
         labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
+    training = job.settings_of(variant.removesuffix(" alone")) if variant.endswith(" alone") else job.training
+    silos = {silo: own.model_copy(update={"local_steps": None, "rate": None}) for silo, own in job.silos.items()}
     return job.model_copy(
-        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training)}
+        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(training), "silos": silos}
     )
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -23,7 +23,7 @@ from tdcd.errors import JobError, join_names, nearest
 from tdcd.models import Imported, Model, ModelSpec
 from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
-from tdcd.training.settings import Count, Settings
+from tdcd.training.settings import Count, Settings, SiloSettings
 from tdcd.training.train import EngineName
 
 EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
@@ -156,7 +156,7 @@ def _clients(value: Any) -> Any:
     return value
 
 
-class SiloJob(Strict):
+class SiloJob(SiloSettings):
     """What is particular to one silo, whatever its data."""
 
     clients: Any = None
@@ -246,6 +246,19 @@ class Job(Strict):
         """Return a silo's network: its own, or that of the job."""
         own = self.silos.get(silo)
         return (own.model if own else None) or self.model
+
+    def settings_of(self, silo: str) -> Settings:
+        """Return how a silo trains: as the job says, with the local steps and rate that are its own."""
+        return self.training.of_silo(silo, self.silos.get(silo))
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> Self:
+        for silo in self.silos:
+            try:
+                self.settings_of(silo)
+            except JobError as error:
+                raise ValueError(str(error)) from error
+        return self
 
     def imports(self, silo: str) -> dict[str, str]:
         """Return the import paths of code that runs for a silo, each under what it is."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcd.core.clock import Load, round_ends
-from tdcd.core.ledger import Counts, Ledger, Traffic
+from tdcd.core.ledger import NUMBER, Counts, Ledger, Traffic
 from tdcd.core.script import Plan, Sharing, plan_rounds
 from tdcd.core.seeds import derive
 from tdcd.costs import Costs
@@ -51,16 +51,12 @@ def ends_of_rounds(run: RunRecord, costs: Costs, sharing: Sharing | None = None)
         one = {silo: np.ones((1, 1), dtype=np.int64) for silo in plan.silos}
         load = Load(one, {}, 0, {silo: np.ones(1) for silo in plan.silos})
         return round_ends(plan, steps, costs, [(load, _rounds(run))])
-    if run.federation.peers:
-        raise RunError(
-            f"{run.path}: the run of one hub, which does not know who holds what elsewhere; it can be priced for "
-            "latencies only"
-        )
+    _check_whole(run)
     rosters = read_rosters(run.path)
     ledger = ledger_of(run, rosters, sharing)
     slowness = {silo: _slowness(silo, clients, costs) for silo, clients in rosters.clients.items()}
     loads = (
-        (Load(counts, ledger.blocks, ledger.row, slowness, ledger.message), rounds)
+        (Load(counts, ledger.blocks, ledger.row, slowness, ledger.message, ledger.number), rounds)
         for counts, rounds in _chunks(run, ledger, rosters.batches)
     )
     return round_ends(plan, steps, costs, loads)
@@ -94,6 +90,14 @@ def traffic_by_round(run: RunRecord, sharing: Sharing | None = None) -> list[Tra
     return [ledger.traffic(counts) for counts in _counts_by_round(run, ledger, rosters.batches)]
 
 
+def _check_whole(run: RunRecord) -> None:
+    if run.federation.peers:
+        raise RunError(
+            f"{run.path}: the run of one hub, which does not know who holds what elsewhere; it can be priced for "
+            "latencies only"
+        )
+
+
 def _plan(run: RunRecord, sharing: Sharing | None) -> tuple[Plan, dict[str, int]]:
     """Return the roles of a run's silos in a round, and their local steps.
 
@@ -105,7 +109,7 @@ def _plan(run: RunRecord, sharing: Sharing | None) -> tuple[Plan, dict[str, int]
         raise JobError(f"{run.path}: its job does not say which silo has the labels (labels.silo)")
     silos = {silo.name: silo.features for silo in run.federation.silos}
     silos |= dict.fromkeys(run.federation.peers, True)  # the run of one hub does not know about others
-    steps = {silo: _local_steps(run) for silo, features in silos.items() if features}
+    steps = {silo: _local_steps(run, silo) for silo, features in silos.items() if features}
     return plan_rounds(steps, sharing, run.label_silo, set(silos) - set(steps)), steps
 
 
@@ -118,25 +122,33 @@ def _batch_size(run: RunRecord) -> int:
     return run.federation.samples if size == "full" else int(size)
 
 
+def _participation(run: RunRecord) -> float:
+    return float(run.job["training"].get("participation", 1.0))
+
+
 def _every_row(run: RunRecord, given: Given) -> bool:
     """Tell whether every mini-batch is all samples."""
-    return not given and _batch_size(run) == run.federation.samples
+    return not given and _batch_size(run) == run.federation.samples and _participation(run) == 1
 
 
 def _counts_by_round(run: RunRecord, ledger: Ledger, given: Given) -> Iterator[Mapping[str, Counts]]:
     """Yield how every round's mini-batch fell to clients: drawn again from the seed, or as the run was given it."""
-    from tdcd.core.sampling import draw_batch  # brings torch, which most prices do not need
+    from tdcd.core.sampling import Holders, draw_batch, draw_participants  # brings torch, which most prices do not need
 
     population, size = run.federation.samples, _batch_size(run)
     whole = ledger.counts(np.arange(population)) if _every_row(run, given) else None
-    seed = int(run.job["training"]["seed"])
+    seed, participation = int(run.job["training"]["seed"]), _participation(run)
+    if participation < 1:
+        _check_whole(run)
+    holders = {silo: Holders(ledger.owners[silo], ledger.clients[silo]) for silo in _plan(run, None)[0].active}
     for number in range(1, _rounds(run) + 1):
         if whole is not None:
             yield whole
         elif given:
             yield ledger.counts(given[number])
         else:
-            yield ledger.counts(draw_batch(seed, number, population, size).numpy())
+            some = draw_participants(seed, number, holders, participation)[1] if participation < 1 else None
+            yield ledger.counts(draw_batch(seed, number, population, size, some).numpy())
 
 
 def ledger_of(run: RunRecord, rosters: Rosters, sharing: Sharing | None = None) -> Ledger:
@@ -157,6 +169,7 @@ def ledger_of(run: RunRecord, rosters: Rosters, sharing: Sharing | None = None) 
         blocks={name: silo.block_bytes for name, silo in silos.items() if silo.features},
         row=run.federation.embedding_bytes,
         message=run.federation.message_bytes,
+        number=NUMBER if _participation(run) < 1 else 0,
     )
 
 
@@ -193,5 +206,6 @@ def check_speeds(costs: Costs, runs: Iterable[RunRecord]) -> None:
             raise JobError(f"costs.speeds: no run has a client '{client}'{nearest(client, known)}")
 
 
-def _local_steps(run: RunRecord) -> int:
-    return int(run.job["training"]["local_steps"])
+def _local_steps(run: RunRecord, silo: str = "") -> int:
+    own = run.job.get("silos", {}).get(silo, {}).get("local_steps")
+    return int(own or run.job["training"]["local_steps"])

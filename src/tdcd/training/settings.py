@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 from torch import Tensor
 
 from tdcd.core.aggregators import AGGREGATORS, Aggregator, Average
@@ -14,10 +14,10 @@ from tdcd.core.codecs import CODECS, Codec, Codecs, Plain
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objectives import OBJECTIVES, Objective
 from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
-from tdcd.core.sampling import draw_batch
+from tdcd.core.sampling import Holders, draw_batch, draw_participants
 from tdcd.errors import JobError
 from tdcd.registry import Imported, Registry
-from tdcd.strict import Strict
+from tdcd.strict import Strict, problems
 from tdcd.training.schedules import Constant, Schedule
 
 
@@ -47,6 +47,15 @@ Given = Imported | str | Mapping[str, Any]
 """A part that is named: once it is read, an import path if it is not one of the package."""
 
 
+class SiloSettings(Strict):
+    """What one silo does in its own way."""
+
+    local_steps: Count | None = None
+    """Q of its clients, when it is not training.local_steps."""
+    rate: Positive | None = None
+    """η of its clients, when it is not training.rate; the schedule is the same."""
+
+
 class Settings(Strict):
     """How to train. The defaults are the paper's algorithm without extras."""
 
@@ -64,6 +73,9 @@ class Settings(Strict):
     """η, the learning rate."""
     schedule: Schedule = Constant()
     """How the rate changes over the rounds."""
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The part of each silo's clients that is drawn for a round; mini-batches are of rows whose clients take part in
+    all silos."""
     averaging: Averaging = "uniform"
     """"uniform": every client counts the same, as in the paper. "samples": by its rows in the batch."""
     aggregator: Annotated[Aggregator | Given, BeforeValidator(AGGREGATOR.read), PlainSerializer(AGGREGATOR.write)] = (
@@ -146,6 +158,20 @@ class Settings(Strict):
         parts = {"loss": self.loss, "aggregator": self.aggregator, "optimizer": self.optimizer, "codec": self.codec}
         return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
 
+    def of_silo(self, silo: str, own: SiloSettings | None) -> "Settings":
+        """Return the settings as they are for one silo.
+
+        Raises:
+            JobError: what it does in its own way does not go with the rest.
+        """
+        given = own.model_dump(include=set(SiloSettings.model_fields), exclude_none=True) if own else {}
+        if not given:
+            return self
+        try:
+            return Settings.model_validate({**dict(self), **given})
+        except ValidationError as error:
+            raise JobError("; ".join(f"silo '{silo}': {problem}" for problem in problems(error))) from error
+
     def make_aggregator(self) -> Aggregator:
         """Return what a hub makes of its clients' weights; one that is named by an import path is imported."""
         return AGGREGATOR.make(self.aggregator)
@@ -168,9 +194,18 @@ class Settings(Strict):
         """Return the learning rate of round ``number`` of 1 … R."""
         return self.schedule.rate(self.rate, number, self.rounds, self.local_steps)
 
-    def sample_batch(self, number: int, samples: int) -> Tensor:
-        """Return the mini-batch of round ``number``, drawn from the seed out of so many samples."""
-        return draw_batch(self.seed, number, samples, self.batch_of(samples))
+    def sample_batch(self, number: int, samples: int, holders: Mapping[str, Holders] | None = None) -> Tensor:
+        """Return the mini-batch of round ``number``, drawn from the seed out of so many samples.
+
+        ``holders`` of every silo that takes part in rounds say which samples are there where not all clients are.
+        """
+        size = self.batch_of(samples)
+        if self.participation == 1:
+            return draw_batch(self.seed, number, samples, size)
+        if holders is None:
+            raise RuntimeError("a mini-batch of some clients, without knowing who holds what")
+        _, eligible = draw_participants(self.seed, number, holders, self.participation)
+        return draw_batch(self.seed, number, samples, size, eligible)
 
     def batch_of(self, samples: int) -> int:
         """Return the batch size for a training set of so many samples."""

@@ -1,7 +1,7 @@
 """Before the first round: build the networks, check that everything fits together, say clearly when not."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tdcd.core.aggregators import check_room
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, Blocks, Network
+from tdcd.core.sampling import Holders, draw_participants
 from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
@@ -24,7 +25,7 @@ from tdcd.errors import DataError, JobError, ModelError, join_names, nearest
 from tdcd.models import ModelSpec, build
 from tdcd.training.labels import Labels
 from tdcd.training.metrics import measure
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, SiloSettings
 
 Models = ModelSpec | nn.Module | Mapping[str, ModelSpec | nn.Module]
 """A specification for all silos, or a specification or module for each. A module brings its own weights."""
@@ -47,21 +48,33 @@ class Setup:
     """The labels, if one silo keeps them and others need them."""
     label_only: tuple[str, ...] = ()
     """Silos without features: their blocks are empty."""
+    own: Mapping[str, Settings] = field(default_factory=dict)
+    """The settings of silos that do something in their own way."""
 
     def training(
         self, settings: Settings, rosters: Mapping[str, Roster], batch: Callable[[int], Tensor] | None = None
     ) -> Training:
         """Return what an engine computes; mini-batches are drawn from the seed unless they are given."""
         parts = {Part.TRAIN: self.train, Part.VALIDATION: self.validation, Part.TEST: self.test}
-        return Training(
+        training = Training(
             tasks=self.tasks,
             batch=batch or (lambda number: settings.sample_batch(number, len(self.train))),
             rate=settings.rate_of,
+            rates={silo: own.rate_of for silo, own in self.own.items()},
             rosters=rosters,
             private=self.private,
             parts={part: samples for part, samples in parts.items() if samples is not None},
             measure=partial(measure, settings.objective),
             codecs=settings.codecs,
+        )
+        if settings.participation == 1:
+            return training
+        silos = {silo: rosters[silo] for silo in training.plan.active}
+        holders = {silo: Holders(roster.owner.numpy(), len(roster.clients)) for silo, roster in silos.items()}
+        return replace(
+            training,
+            batch=lambda number: settings.sample_batch(number, len(self.train), holders),
+            drawn=lambda number: draw_participants(settings.seed, number, holders, settings.participation)[0],
         )
 
 
@@ -73,6 +86,7 @@ def prepare(
     test: Samples | None,
     device: torch.device,
     labels: Labels | None = None,
+    silos: Mapping[str, SiloSettings] | None = None,
 ) -> Setup:
     """Fit networks, features and labels together.
 
@@ -81,6 +95,7 @@ def prepare(
     """
     labels = labels or Labels()
     check_labels(labels, federation)
+    own = _own_settings(federation, settings, silos or {})
     chosen = _one_each(models, federation.with_features)
     train = _cast(federation.samples, settings)
     validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
@@ -104,9 +119,10 @@ def prepare(
         _prepare_labels(part, width, settings).to(device) if part else None for part in (validation, test)
     )
     networks = {silo: Network(network.module, settings.dtype, device) for silo, network in networks.items()}
-    aggregator, steps, codecs = settings.make_aggregator(), settings.steps, settings.codecs
+    aggregator, codecs = settings.make_aggregator(), settings.codecs
+    steps = {silo: own.get(silo, settings).steps for silo in networks}
     for silo, network in networks.items():
-        sent = steps.sent(SiloState(network.initial()), network.trainable)
+        sent = steps[silo].sent(SiloState(network.initial()), network.trainable)
         check_room(aggregator, len(federation.rosters[silo].clients), block_bytes(sent), silo)
     tasks = {
         silo: SiloTask(
@@ -116,10 +132,11 @@ def prepare(
             labels=train.labels,
             roster=federation.rosters[silo],
             objective=objective,
-            steps=steps,
+            steps=steps[silo],
             averaging=settings.averaging,
             aggregator=aggregator,
             updates=codecs.weights if codecs.changes else None,
+            participation=settings.participation,
             seed=settings.seed,
             width=width,
         )
@@ -135,7 +152,23 @@ def prepare(
             labels.label_holder, labels.sharing, train.labels, objective, labels.privatizer, settings.seed
         )
     label_only = tuple(silo for silo in federation.silos if silo not in tasks)
-    return Setup(tasks, networks, train, validation, test, width, record, private, label_only)
+    return Setup(tasks, networks, train, validation, test, width, record, private, label_only, own)
+
+
+def _own_settings(federation: Federation, settings: Settings, silos: Mapping[str, SiloSettings]) -> dict[str, Settings]:
+    """Return the settings of silos that do something in their own way."""
+    result = {}
+    for silo, given in silos.items():
+        if silo not in federation.silos:
+            raise JobError(f"silos: '{silo}' is no silo{nearest(silo, federation.silos)}")
+        if not isinstance(given, SiloSettings):
+            raise JobError(f"silos: '{silo}': make it with tdcd.SiloSettings(…), not {describe_value(given)}")
+        own = settings.of_silo(silo, given)
+        if own is not settings:
+            if silo not in federation.with_features:
+                raise JobError(f"silo '{silo}' has no features, so it takes no local steps; leave out its own")
+            result[silo] = own
+    return result
 
 
 def check_labels(labels: Labels, federation: Federation) -> None:

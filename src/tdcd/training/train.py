@@ -30,7 +30,7 @@ from tdcd.runs.store import RunDirectory
 from tdcd.training.labels import Labels
 from tdcd.training.loop import Loop, Observer
 from tdcd.training.result import Result
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, SiloSettings
 from tdcd.training.setup import Models, Setup, device_of, prepare, starting_blocks
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def train(
     optimizer: Optimizer | None = None,
     aggregator: Aggregator | None = None,
     codec: Codec | None = None,
+    silos: Mapping[str, SiloSettings] | None = None,
     labels: Labels | None = None,
     validation: Samples | None = None,
     test: Samples | None = None,
@@ -73,6 +74,7 @@ def train(
         optimizer: How a client's weights move by its gradient, in place of that of the settings.
         aggregator: What a hub makes of its clients' weights, in place of that of the settings.
         codec: What travels in place of the numbers of a message, in place of that of the settings.
+        silos: Local steps and rates of silos that have their own.
         labels: Who keeps the labels, and how the others learn what they must; default: every silo has them.
         validation: Held-out samples to choose settings by.
         test: Held-out samples to judge the outcome by.
@@ -97,7 +99,7 @@ def train(
     if chosen := {name: part for name, part in parts.items() if part is not None}:
         settings = Settings(**{**dict(settings), **chosen})
     labels = labels or Labels()
-    setup = prepare(federation, models, settings, validation, test, device_of(device), labels)
+    setup = prepare(federation, models, settings, validation, test, device_of(device), labels, silos)
     first = starting_blocks(setup.networks, initial, setup.label_only)
     batch_of = _batches(federation, settings, batches)
     training = setup.training(settings, federation.rosters, batch_of)
@@ -109,10 +111,12 @@ def train(
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
-            record = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
+            record: dict[str, Any] = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
+            if silos:
+                record["silos"] = {silo: own.model_dump(exclude_none=True) for silo, own in silos.items()}
             job = job or given | record | {"training": settings.model_dump(exclude_none=True)}
             loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
-            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
+            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batch_of else []
             loop.inputs = _fingerprints(federation, setup, first, given_batches)
             loop.begin(describe_federation(federation, setup, settings, computing, variant))
             loop.directory.save_rosters(federation.rosters, given_batches)
@@ -233,11 +237,13 @@ def build_engine(name: EngineName, training: Training, compute: ComputeName, wor
     return LocalEngine(training, compute, workers)
 
 
-def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor]:
-    """Return the function that gives round r its mini-batch: drawn from the seed, or as the user listed them."""
+def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor] | None:
+    """Return the function that gives round r the mini-batch that the user listed, if they are listed."""
     if given is None:
         settings.batch_of(len(federation))  # too large a batch fails now, not in the first round
-        return lambda number: settings.sample_batch(number, len(federation))
+        return None
+    if settings.participation < 1:
+        raise JobError("batches: participation below 1 draws the clients of each round first; leave one of them out")
     if len(given) < settings.rounds:
         raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")
     numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(given)]

@@ -102,7 +102,8 @@ class Session:
     def __init__(self, job: Job, identity: Identity, site: ClientSite, log: Callable[[str], None]) -> None:
         self.job, self.identity, self.site, self.log = job, identity, site, log
         self._table = self._open_table(job) if isinstance(job, TableJob) else None
-        self._codecs = job.training.codecs
+        self._settings = job.settings_of(identity.silo)
+        self._codecs = self._settings.codecs
         self._ready: Ready | None = None
         self._round: OpenRound | None = None
         self._weights: tuple[int, Block] | None = None
@@ -141,7 +142,7 @@ class Session:
     def _enter_round(self, typed: Any, number: int) -> None:
         """Open a round, if a request does that; any other must be of the round that is open."""
         if isinstance(typed, types.Embed) or (isinstance(typed, types.FirstGradients) and self._labels_only):
-            self._open(number, typed.without)
+            self._open(number, typed.samples, typed.without)
         elif self._round is None or self._round.number != number:
             raise RefusedError(f"received a message for round {number} before its start")
 
@@ -212,7 +213,7 @@ class Session:
 
     def _begin(self, request: types.Begin) -> types.Begun:
         """Prepare the rows and build the network."""
-        settings, silo = self.job.training, self.identity.silo
+        settings, silo = self._settings, self.identity.silo
         device = device_of(self.site.device)
         check_sizes(request)
         self._abandon()
@@ -251,7 +252,7 @@ class Session:
         return types.Begun()
 
     def _worker(self, network: Network, rows: Tensor, labels: Tensor, width: int) -> Worker:
-        settings = self.job.training
+        settings = self._settings
         task = SiloTask(
             silo=self.identity.silo,
             network=network,
@@ -282,12 +283,12 @@ class Session:
             return holder.labels[Part.TRAIN]
         if self._lacks_labels:
             return torch.zeros(rows)
-        settings = self.job.training
+        settings = self._settings
         return shared_labels(request.labels, rows, request.width, settings.objective, settings.dtype)
 
     def _hold_labels(self, width: int, numbers: Mapping[Part, Array], data: JobData | None) -> LabelHolder:
         """Look up the labels of its own rows; nobody else hears of them."""
-        settings = self.job.training
+        settings = self._settings
         if data is None:
             found = self._own_table().labels(numbers)
         else:
@@ -305,15 +306,22 @@ class Session:
 
     # Rounds
 
-    def _open(self, number: int, without: Tensor) -> None:
+    def _open(self, number: int, samples: Tensor, without: Tensor) -> None:
         """Find its rows of a round's mini-batch."""
         ready = known(self._ready, "the beginning")
-        if not 0 < number <= self.job.training.rounds:
-            raise RefusedError(f"there is no round {number} of {self.job.training.rounds}")
-        batch = self.job.training.sample_batch(number, ready.population).numpy()
+        if not 0 < number <= self._settings.rounds:
+            raise RefusedError(f"there is no round {number} of {self._settings.rounds}")
+        held, told = ready.numbers[Part.TRAIN], samples_in(samples, "samples of the mini-batch")
+        if self._settings.participation < 1:
+            batch = np.array(sorted(told), dtype=np.int64)
+            if not np.isin(batch, held).all():
+                raise RefusedError(f"the mini-batch of round {number} has samples that this client does not hold")
+        elif told:
+            raise RefusedError(f"unexpected samples of the mini-batch of round {number}")
+        else:
+            batch = self._settings.sample_batch(number, ready.population).numpy()
         if lost := samples_in(without, "samples that were lost"):
             batch = np.setdiff1d(batch, np.array(sorted(lost)), assume_unique=True)
-        held = ready.numbers[Part.TRAIN]
         mine = np.flatnonzero(batch[batch.searchsorted(held) % len(batch)] == held) if len(batch) else ()  # both ascend
         if not len(mine):
             raise RefusedError(f"none of this client's rows is in the mini-batch of round {number}")
@@ -325,7 +333,7 @@ class Session:
         worker, now = self._trained(), known(self._round, "the start of the round")
         block = self._take_weights(request.version, request.weights, self._codecs, known(self._ready, "").encoded)
         with one_torch_thread():
-            now.embeddings = worker.embed(block, Round(now.number, now.mine, self.job.training.rate_of(now.number)))
+            now.embeddings = worker.embed(block, Round(now.number, now.mine, self._settings.rate_of(now.number)))
         return types.Embeddings(encode(self._codecs.rows, now.embeddings))
 
     def _first_gradients(self, request: types.FirstGradients) -> types.LogitGradients:
@@ -373,7 +381,7 @@ class Session:
     def _decode(self, rows: Tensor) -> Tensor:
         """Return what the hub sends: a vector of width E for each of its rows in the mini-batch."""
         ready, now = known(self._ready, "the beginning"), known(self._round, "the start of the round")
-        like = torch.zeros(len(now.mine), ready.width, dtype=self.job.training.dtype)
+        like = torch.zeros(len(now.mine), ready.width, dtype=self._settings.dtype)
         return check_coded(self._codecs.rows, rows, like, "the hub sends rows")
 
     def _abandon(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tdcd.core.aggregators import HubRound, aggregate, gather
 from tdcd.core.average import Mean, add_idle
 from tdcd.core.codecs.base import Codec, decode, encode
+from tdcd.core.sampling import participants
 from tdcd.core.script import Lost, LostClients, Plan, Topic
 from tdcd.core.script import Message as HubMessage
 from tdcd.core.state import SiloState
@@ -78,7 +79,9 @@ class SiteClients:
         self._state, self._sent = state, self._prepared.sent(state)
         self._travels = self._codecs.encode_block(self._sent, self._prepared.trainable)
         weights = tuple(self._travels.values())
-        messages = {name: Embed(self._version, weights, self._without(name)) for name in self._rows}
+        messages = {
+            name: Embed(self._version, weights, self._samples(name), self._without(name)) for name in self._rows
+        }
         asked = {name: self._clients.links.get(name) for name in self._rows}
         embeddings = await self._embeddings(messages)
         for link in asked.values():  # a client that has come again since does not have them
@@ -101,10 +104,12 @@ class SiteClients:
 
     async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
         scores = self._zeros() if isinstance(others, int) else others
+        begins = self._plan.label_only  # where clients have labels only, here the round begins for them
         messages = {
-            # where clients have labels only, here the round begins for them
             name: FirstGradients(
-                self._encode(scores[own]), self._without(name) if self._plan.label_only else samples_tensor(())
+                self._encode(scores[own]),
+                self._samples(name) if begins else samples_tensor(()),
+                self._without(name) if begins else samples_tensor(()),
             )
             for name, own in self._rows.items()
         }
@@ -229,7 +234,8 @@ class SiteClients:
         self._raise_if_lost(missing)
         if isinstance(gathered, Mean):
             gathered.count(sum(counts.values()))
-            add_idle(gathered, self._settings.averaging, len(places), block, changed)
+            there = participants(len(places), self._settings.participation)
+            add_idle(gathered, self._settings.averaging, there, block, changed)
         return aggregate(aggregator, self._state, gathered, self._round, changes=self._codecs.changes)
 
     def away(self) -> Lost:  # noqa: D102
@@ -248,9 +254,13 @@ class SiteClients:
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self._batch), self._model.width, dtype=self._settings.dtype)
 
+    def _samples(self, name: str) -> Tensor:
+        """Return a client's samples in the mini-batch, where it cannot draw it by itself."""
+        return self._batch[self._rows[name]] if self._settings.participation < 1 else samples_tensor(())
+
     def _without(self, name: str) -> Tensor:
-        """Return which of a client's rows have left the mini-batch."""
-        if not len(self._lost):
+        """Return which of a client's rows have left the mini-batch that it draws by itself."""
+        if not len(self._lost) or self._settings.participation < 1:
             return samples_tensor(())
         return torch.from_numpy(np.intersect1d(self._plan.training(name), self._lost, assume_unique=True))
 

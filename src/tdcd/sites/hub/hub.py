@@ -23,7 +23,7 @@ from tdcd.files import write_atomically
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.evaluation import Evaluator
 from tdcd.sites.hub.link import Link
-from tdcd.sites.hub.rounds import Rounds
+from tdcd.sites.hub.rounds import Rounds, exchange_holders
 from tdcd.sites.hub.setup import HubSetup, Prepared
 from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
 from tdcd.sites.messages.frames import RefusedError, Stamp
@@ -113,12 +113,16 @@ class Hub:
                     "of outputs, and where one has labels only, in as many as there are classes"
                 )
             label_only = {name for name, theirs in everybody.items() if theirs.label_only}
-            steps = dict.fromkeys(set(everybody) - label_only, job.training.local_steps)
+            steps = {silo: job.settings_of(silo).local_steps for silo in set(everybody) - label_only}
             roles = plan_rounds(steps, job.labels.sharing or "shared", job.labels.label_holder, label_only)
-            self.rounds = Rounds(context, prepared, roles)
-            self._version += 1
             every = sum(plan.counts.values())
             peers.most = every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
+            try:
+                holders = await exchange_holders(context, prepared, roles)
+            except RewoundError:
+                continue
+            self.rounds = Rounds(context, prepared, roles, holders)
+            self._version += 1
             tokens = " ".join(theirs.token for _, theirs in sorted(everybody.items()))
             start, lineage = common_round({name: theirs.checkpoints for name, theirs in everybody.items()})
             context.progress.round = start

@@ -17,11 +17,12 @@ from tdcd.sites.messages.types import (
     MaskedPoints,
     SiloEmbeddings,
     SiloGradients,
+    SiloHolders,
     SiloScores,
     Waiting,
 )
 
-_ROUNDS = (SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
+_ROUNDS = (SiloHolders, SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
 _ALIGNMENT = (AllIDs, MaskedPoints, CommonPlaces, HandedOver, Digests)
 KINDS = frozenset(map(kind_of, (Call, Leave, *_ROUNDS, *_ALIGNMENT)))
 """Kinds of messages that hubs bring each other."""

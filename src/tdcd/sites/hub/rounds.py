@@ -7,6 +7,7 @@ next one begins without them.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.sampling import Holders
 from tdcd.core.script import NOTHING, EmptyBatch, Hub, Lost, Plan, communication_round
 from tdcd.core.state import SiloState
 from tdcd.data.arrays import Array
@@ -24,9 +26,9 @@ from tdcd.sites.event_loop import now
 from tdcd.sites.hub.context import HubContext, Pause
 from tdcd.sites.hub.driver import SiteClients, SitePeers, samples_tensor
 from tdcd.sites.hub.setup import Prepared
-from tdcd.sites.messages.frames import Stamp
-from tdcd.sites.messages.packing import samples_in
-from tdcd.sites.messages.types import Waiting
+from tdcd.sites.messages.frames import RefusedError, Stamp
+from tdcd.sites.messages.packing import fits, samples_in
+from tdcd.sites.messages.types import SiloHolders, Waiting
 
 RECENT = 20
 """Rounds that the speed is of."""
@@ -40,6 +42,8 @@ class Rounds:
     prepared: Prepared
     plan: Plan
     """The roles of all silos in a round."""
+    holders: Mapping[str, Holders] | None = None
+    """Who holds which sample in every silo, where not all clients take part in each round."""
     _away: Lost = NOTHING
     """Samples of the next mini-batch whose clients are away, in whatever silo."""
     _ends: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -130,7 +134,8 @@ class Rounds:
 
     def _batch(self, number: int) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
-        batch: Array = self.prepared.settings.sample_batch(number, self.prepared.plan.counts[Part.TRAIN]).numpy()
+        settings, samples = self.prepared.settings, self.prepared.plan.counts[Part.TRAIN]
+        batch: Array = settings.sample_batch(number, samples, self.holders).numpy()
         return batch
 
     def _away_in(self, number: int) -> Lost:
@@ -142,3 +147,25 @@ class Rounds:
             return NOTHING
         held = np.concatenate([plan.training(name) for name in sorted(away)])
         return frozenset(np.intersect1d(self._batch(number), held, assume_unique=True).tolist())
+
+
+async def exchange_holders(context: HubContext, prepared: Prepared, plan: Plan) -> Mapping[str, Holders] | None:
+    """Tell the other hubs which samples lie at the same client, and hear it of them, if each round draws its clients.
+
+    Clients have no names in it: they are numbered by the smallest sample that each holds.
+
+    Raises:
+        RefusedError: what another hub tells is impossible.
+        RewoundError: all hubs meet again.
+    """
+    if prepared.settings.participation == 1:
+        return None
+    roster, samples = prepared.plan.roster, prepared.plan.counts[Part.TRAIN]
+    mine = SiloHolders(roster.owner.to(torch.int32), len(roster.clients))
+    told = {context.silo: mine, **await context.peers.exchange(mine)}
+    for silo, held in told.items():
+        who = f"the hub of silo '{silo}' sends 'holders'"
+        owner = fits(held.owner, (samples,), torch.int32, f"{who}: owner")
+        if len(torch.unique(owner)) != held.clients or int(owner.min()) != 0 or int(owner.max()) != held.clients - 1:
+            raise RefusedError(f"{who}: its clients are not numbered from 0 to {held.clients - 1}")
+    return {silo: Holders(held.owner.numpy(), held.clients) for silo, held in told.items() if silo in plan.active}

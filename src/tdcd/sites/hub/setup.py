@@ -95,6 +95,11 @@ class HubSetup:
             self.tables = SiloTables(job, self.context, self._news)
 
     @property
+    def settings(self) -> Settings:
+        """How the silo trains."""
+        return self.context.job.settings_of(self.context.silo)
+
+    @property
     def plan(self) -> SiloPlan | None:
         """Who holds what, once that is known."""
         return self.prepared.plan if self.prepared else self.tables.plan if self.tables else None
@@ -115,7 +120,7 @@ class HubSetup:
         Args:
             data: A data set that every site has; none if clients have tables.
         """
-        context, settings = self.context, self.context.job.training
+        context, settings = self.context, self.settings
         shape: tuple[int, ...] | None
         if self.tables:
             plan = await self.tables.prepare()
@@ -146,7 +151,7 @@ class HubSetup:
 
     def _build(self, plan: SiloPlan, shape: tuple[int, ...] | None) -> Model:
         """Build the network, from its specification alone, and see that it works."""
-        context, settings, outputs = self.context, self.context.job.training, plan.outputs
+        context, settings, outputs = self.context, self.settings, plan.outputs
         network, width = None, outputs
         if shape is not None:
             network = build_network(context.silo, context.job.model_of(context.silo), shape, outputs, settings)

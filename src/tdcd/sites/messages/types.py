@@ -149,6 +149,8 @@ class Embed:
     version: int
     """Names the weights, for evaluations."""
     weights: tuple[Tensor, ...]
+    samples: Tensor
+    """The client's samples in the mini-batch where not all clients take part: then it cannot draw it by itself."""
     without: Tensor
     """The client's samples that have left the mini-batch."""
 
@@ -165,6 +167,8 @@ class FirstGradients:
     """Φ_{-j}: return ∂ℓ/∂z of the rows of the mini-batch, at the exchanged embeddings."""
 
     others: Tensor
+    samples: Tensor
+    """As in Embed, where the round begins with this for the client."""
     without: Tensor
 
 
@@ -285,6 +289,14 @@ class End:
     lost: Tensor
     away: Tensor
     diverged: tuple[str, ...]
+
+
+@message("holders")
+class SiloHolders:
+    """Who holds which training sample in a silo, by the number of the client, where not all clients take part."""
+
+    owner: Tensor
+    clients: int
 
 
 @message("waiting")
