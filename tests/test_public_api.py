@@ -7,9 +7,9 @@ import tdcd
 PUBLIC = {
     "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job", "JobData",
     "JobError", "JobObserver", "JobResult", "Labels", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
-    "Settings", "Silo", "SiloSettings", "Sweep", "SweepObserver", "TdcdError", "aggregators", "codecs", "load_blocks", "load_data", "load_job",
-    "load_run", "load_sweep", "models", "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep",
-    "samples", "times", "traffic_by_round", "train", "write_report", "write_study",
+    "Settings", "Silo", "SiloSettings", "Sweep", "SweepObserver", "TdcdError", "aggregators", "codecs", "load_blocks",
+    "load_data", "load_job", "load_run", "load_sweep", "models", "objectives", "optimizers", "read_run", "read_study",
+    "run_job", "run_sweep", "samples", "times", "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
@@ -36,9 +36,9 @@ def test_errors_share_one_root() -> None:
 
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
-        "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels", "validation",
-        "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume", "job", "variant",
-        "observer",
+        "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels",
+        "validation", "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume", "job",
+        "variant", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]
