@@ -37,8 +37,8 @@ def test_errors_share_one_root() -> None:
 def test_signatures() -> None:
     assert list(inspect.signature(tdcd.train).parameters) == [
         "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels",
-        "validation", "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume", "job",
-        "variant", "observer",
+        "validation", "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume",
+        "job", "variant", "observer",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]

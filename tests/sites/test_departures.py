@@ -19,6 +19,7 @@ SETTINGS = {
     "data.clients": 2,
     "data.features": {"kind": "contiguous", "silos": 3},
     "model": {"kind": "linear"},
+    "compute": "loop",  # to the bit on every machine
     "baselines": [],
     "training.batch_size": 64,
     "training.evaluate_every": 20,

@@ -17,6 +17,7 @@ SETTINGS = {
     "data.clients": 2,
     "data.features": {"kind": "contiguous", "silos": 2},
     "model": {"kind": "linear"},
+    "compute": "loop",  # to the bit on every machine
     "baselines": [],
     "training.rounds": 150,
     "training.batch_size": 64,

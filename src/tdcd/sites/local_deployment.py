@@ -103,7 +103,7 @@ class LocalFederation:
                     others = {name: address for name, address in hubs.items() if name != silo}
                     table = {"listen": hubs[silo], "peers": others, "run": "run"}
                 else:
-                    table = {"hub": hubs[silo], "workers": 1}
+                    table = {"hub": hubs[silo], "workers": 1, "compute": job.compute, "device": job.device}
                 if data[identity]:
                     table["data"] = data[identity]
                 if identity.client is not None and (written := _format(job, identity)):
