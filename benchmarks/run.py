@@ -1,6 +1,6 @@
 """Measure whole rounds of the local engine against the plain loop on one thread, interleaved in one run.
 
-    python benchmarks/run.py [--only main|paths|others|sweep|growth|loading …] [--repeats N] [--seconds S]
+    python benchmarks/run.py [--only main|paths|others|codecs|sweep|growth|loading …] [--repeats N] [--seconds S]
                              [--cifar10 DIRECTORY]
 
 Prints tables and writes benchmarks/RESULTS.md and benchmarks/growth.svg with the machine and the date. What is left out
@@ -23,6 +23,7 @@ import loading
 from arithmetic import product_rate, round_flops
 from plain import plain_round
 from tdcd.compute import ComputeName, cores
+from tdcd.core.codecs import BFloat16, Codec, Float16
 from tdcd.core.network import Blocks
 from tdcd.engines import LocalEngine
 from tdcd.errors import ModelError
@@ -43,6 +44,7 @@ MAIN: dict[str, dict[str, Any]] = {
     "mlp 2×128, Q=1": {"kind": "mlp", "local_steps": 1},
     "lstm, Q=1": {"kind": "lstm", "local_steps": 1},
 }
+CODED: dict[str, Codec] = {"float16": Float16(), "bfloat16": BFloat16()}
 PATHS = {name: MAIN[name] for name in ("linear", "mlp 2×128", "lstm, K=50", "cnn on 8×8", "linear, Q=1", "lstm, Q=1")}
 SWEPT: dict[str, dict[str, Any]] = {
     "linear": {"kind": "linear"},
@@ -152,6 +154,17 @@ def others_table(options: argparse.Namespace) -> Table:
         yield [name, f"{1e3 * slow:.1f}", f"{1e3 * fast:.1f}", f"{slow / fast:.2f}×", path]
 
 
+def codecs_table(options: argparse.Namespace) -> Table:
+    """Compare rounds whose messages are encoded with plain ones."""
+    yield ["workload", "plain, ms", *(f"{name}, ms" for name in CODED), *(f"{name} / plain" for name in CODED)]
+    for name in ("linear", "mlp 2×128", "lstm, K=20", "lstm, K=50"):
+        ways: Ways = {"plain": ours(workload(**MAIN[name]))[0]}
+        ways |= {kind: ours(workload(**MAIN[name], codec=codec))[0] for kind, codec in CODED.items()}
+        first, *others = medians(ways, options, 4 * options.repeats)
+        times = [f"{1e3 * spent:.1f}" for spent in (first, *others)]
+        yield [name, *times, *(f"{spent / first:.3f}" for spent in others)]
+
+
 def sweep_table(options: argparse.Namespace) -> Table:
     """Compare numbers of clients, steps and silos."""
     yield ["ratio (tdcd, ms)", *SWEEP]
@@ -196,6 +209,7 @@ of one large product on all cores; nothing else of a round (planning, gathering,
     ),
     "paths": ("Every path", paths_table, "Ratios to the plain loop; – where the path is not for the network."),
     "others": ("Any other module", others_table, ""),
+    "codecs": ("Half precision", codecs_table, "N=4, Q=10, batch 2000; what travels is rounded, both ways."),
     "sweep": ("Clients, steps and silos", sweep_table, "N=4, K=50, Q=10, batch 2000 except for what the column says."),
     "growth": (
         "Many clients",

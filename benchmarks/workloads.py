@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tdcd.core.average import Averaging
+from tdcd.core.codecs import Codec, Codecs, Plain
 from tdcd.core.gradients import PrivateLabels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Blocks, Network
@@ -121,10 +122,13 @@ class Workload:
     tasks: dict[str, SiloTask]
     blocks: Blocks
     round: Round
+    codecs: Codecs
 
     def training(self, private: PrivateLabels | None = None) -> Training:
         """Return what an engine computes: every round is this one."""
-        return Training(self.tasks, lambda _: self.round.batch, lambda _: self.round.rate, private=private)
+        return Training(
+            self.tasks, lambda _: self.round.batch, lambda _: self.round.rate, private=private, codecs=self.codecs
+        )
 
     def states(self) -> dict[str, SiloState]:
         """Return the states that the round begins with."""
@@ -141,9 +145,10 @@ def workload(
     samples: int | None = None,
     averaging: Averaging = "uniform",
     dtype: torch.dtype = torch.float32,
+    codec: Codec = Plain(),  # noqa: B008 - frozen
 ) -> Workload:
     """Make a workload; rows fall to clients at random, independently in every silo."""
-    made = KINDS[kind]
+    made, codecs = KINDS[kind], Codecs(codec, codec)
     count = max(samples or made.samples, clients)
     generator = torch.Generator().manual_seed(0)
     objective: Objective = BinaryCrossEntropy() if made.outputs == 1 else CrossEntropy()
@@ -162,9 +167,10 @@ def workload(
             objective=objective,
             steps=LocalSteps(local_steps),
             averaging=averaging,
+            updates=codecs.weights if codecs.changes else None,
             seed=0,
             width=made.outputs,
         )
     name = f"{kind}, N={silos}, K={clients}, Q={local_steps}, batch {batch}"
     blocks = {silo: task.network.initial() for silo, task in tasks.items()}
-    return Workload(name, tasks, blocks, Round(1, draw_batch(0, 1, count, batch), 0.01))
+    return Workload(name, tasks, blocks, Round(1, draw_batch(0, 1, count, batch), 0.01), codecs)

@@ -7,9 +7,15 @@ import pytest
 import torch
 
 from seams.sites import at_sites, check_equal, simulated, tensors, wanted
-from support import RULES
+from sites.test_departures import reached, until
+from support import RULES, same
 from tdcd.core.aggregators import Aggregator
 from tdcd.core.optimizers import SGD, Adam, Optimizer
+from tdcd.jobs.load import load_job
+from tdcd.jobs.run import run_job
+from tdcd.runs.store import load_blocks
+from tdcd.sites.local_deployment import LocalFederation
+from tdcd.sites.security.identity import Identity
 from tdcd.training.settings import AGGREGATOR, OPTIMIZER
 
 
@@ -57,3 +63,50 @@ def test_who_takes_part_and_how_often(
     table = {"silo": labels[0], "sharing": labels[1]} if labels else None
     job = wanted(table, own, participation=participation, local_steps=2)
     check_equal(at_sites(job, tmp_path), simulated(job), 1e-9 if labels else 0.0)
+
+
+TOGETHER: dict[str, Any] = {
+    "aggregator": {"kind": "momentum", "momentum": 0.5, "size": "1/N"},
+    "optimizer": {"kind": "adam"},
+    "carry_optimizer": True,
+    "codec": "bfloat16",
+    "proximal": 0.1,
+    "rate": 0.01,
+}
+"""All that remembers or rounds, at once."""
+
+
+@pytest.mark.parametrize("codec", ["float16", "bfloat16"])
+def test_a_simulation_goes_on_to_the_bit(codec: str, tmp_path: Path) -> None:
+    job = wanted(**TOGETHER | {"codec": codec, "rounds": 12, "checkpoint_every": 4})
+    run_job(job.model_copy(update={"training": job.training.model_copy(update={"rounds": 4})}), tmp_path / "run")
+    gone_on, whole = run_job(job, tmp_path / "run", resume=True).federation, run_job(job).federation
+    assert gone_on.selected == 12
+    assert same(gone_on.blocks, whole.blocks)
+
+
+def test_hubs_that_were_killed_go_on_to_the_bits_of_the_simulation(tmp_path: Path) -> None:
+    settings = {f"training.{key}": value for key, value in TOGETHER.items()} | {
+        "data.clients": 2, "data.features": {"kind": "contiguous", "silos": 2}, "model": {"kind": "mlp", "hidden": [6]},
+        "baselines": [], "compute": "loop", "training.rounds": 60, "training.batch_size": 64,
+        "training.evaluate_every": 10, "training.checkpoint_every": 5, "deployment.hub_deadline": 120,
+    }  # fmt: skip
+    job = load_job("breast-cancer", settings)
+    federation = LocalFederation.laid_out(job, tmp_path)
+    federation.start(quiet=True)
+    try:
+        until(lambda: all(reached(run, 20) for run in federation.runs.values()), "all hubs have trained for a while")
+        for silo in federation.runs:
+            who = Identity(silo)
+            federation.processes[who].kill()
+            federation.processes[who].wait()
+            federation.processes[who] = federation.sites[who].start(quiet=True)
+        assert federation.wait(lambda line: None, seconds=120) == 0
+    finally:
+        federation.kill()
+    simulated = run_job(job).federation.blocks
+    for silo, run in federation.runs.items():
+        log = federation.sites[Identity(silo)].log.read_text()
+        assert "goes on after round" in log
+        assert "left out" not in log
+        assert same({silo: load_blocks(run)[silo]}, {silo: simulated[silo]})

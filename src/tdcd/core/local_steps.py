@@ -48,17 +48,20 @@ class LocalSteps:
     def sent(self, state: SiloState, trainable: Collection[str]) -> Block:
         """Return what clients receive of their silo's state: the weights, and what their optimizer remembers.
 
+        The latter in the order of names: tensors travel without them, and a checkpoint may hold another order.
+
         Args:
             state: The silo's.
             trainable: The names of the weights that gradient steps change.
         """
         if not self.carry:
             return state.weights
-        if known := carried(state.memory):
-            return state.weights | known
-        with calling("optimizer", self.optimizer):
-            first = self.optimizer.init({name: state.weights[name] for name in trainable})
-        return state.weights | {CARRIED + name: tensor for name, tensor in first.items()}
+        known = carried(state.memory)
+        if not known:
+            with calling("optimizer", self.optimizer):
+                first = self.optimizer.init({name: state.weights[name] for name in trainable})
+            known = {CARRIED + name: tensor for name, tensor in first.items()}
+        return state.weights | dict(sorted(known.items()))
 
 
 Steps = Generator[Tensor, Tensor, Block]
