@@ -263,7 +263,7 @@ def test_metrics_are_those_of_the_whole_model(tmp_path: Path) -> None:
             assert measurement.rows[part] == Rows(len(samples), len(samples))
 
 
-class Told:
+class Other:
     """Another hub, which says who holds what in its silo."""
 
     def __init__(self, owner: list[int], clients: int, dtype: torch.dtype = torch.int32) -> None:
@@ -277,12 +277,12 @@ class Told:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (lambda n: Told([0] * (n - 1), 1), "owner: torch.int32 of shape"),
-        (lambda n: Told([0] * n, 1, torch.int64), "owner: torch.int64 of shape"),
-        (lambda n: Told([1] * n, 1), "not numbered from 0 to 0"),
-        (lambda n: Told([0] * n, 2), "not numbered from 0 to 1"),
-        (lambda n: Told([0, 2] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
-        (lambda n: Told([-1, 0] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
+        (lambda n: Other([0] * (n - 1), 1), "owner: torch.int32 of shape"),
+        (lambda n: Other([0] * n, 1, torch.int64), "owner: torch.int64 of shape"),
+        (lambda n: Other([1] * n, 1), "not numbered from 0 to 0"),
+        (lambda n: Other([0] * n, 2), "not numbered from 0 to 1"),
+        (lambda n: Other([0, 2] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
+        (lambda n: Other([-1, 0] * (n // 2) + [0] * (n % 2), 2), "not numbered from 0 to 1"),
     ],
 )
 def test_holders_that_cannot_be_are_refused(told: Any, message: str, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ class OracleEngine(Simulation):
         try:
             with borrow_stream(self._device):
                 drawn = training.drawn(number) if training.drawn else None
-                told = None if drawn is None else {silo: mask.tolist() for silo, mask in drawn.items()}
-                new = oracle_round(states, round_, training.tasks, training.private, last, training.codecs, told)
+                masks = None if drawn is None else {silo: mask.tolist() for silo, mask in drawn.items()}
+                new = oracle_round(states, round_, training.tasks, training.private, last, training.codecs, masks)
         except TdcdError:
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ from tdcd.files import flat
 from tdcd.reports.frame import Measure
 from tdcd.reports.lines import Line, setting
 from tdcd.reports.pricing import check_speeds
-from tdcd.reports.words import format_setting, metric_of, speak
+from tdcd.reports.words import count, format_setting, metric_of, speak
 from tdcd.runs.layout import holds_run, holds_sweep
 from tdcd.runs.reader import RunRecord, read_run, read_sweep
 from tdcd.runs.records import SweepRecord
@@ -172,7 +172,7 @@ def _read_study(
                 rate = run.job["training"]["rate"]
                 grid.append(Line(_distinct(path, paths), run.variant, {}, (run,), rate))
         panels, planned = (Panel("", tuple(grid), ()),), sum(len(line.runs) for line in grid)
-        name, title = "comparison", f"{len(grid)} runs compared"
+        name, title = "comparison", f"{count(len(grid), 'run')} compared"
     runs = [run for panel in panels for line in (*panel.lines, *panel.baselines) for run in line.runs]
     if not any(run.history for run in runs):
         tried = [line for panel in panels for line in panel.lines if line.tried]

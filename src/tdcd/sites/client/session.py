@@ -311,12 +311,12 @@ class Session:
         ready = known(self._ready, "the beginning")
         if not 0 < number <= self._settings.rounds:
             raise RefusedError(f"there is no round {number} of {self._settings.rounds}")
-        held, told = ready.numbers[Part.TRAIN], samples_in(samples, "samples of the mini-batch")
+        held, sent = ready.numbers[Part.TRAIN], samples_in(samples, "samples of the mini-batch")
         if self._settings.participation < 1:
-            batch = np.array(sorted(told), dtype=np.int64)
+            batch = np.array(sorted(sent), dtype=np.int64)
             if not np.isin(batch, held).all():
                 raise RefusedError(f"the mini-batch of round {number} has samples that this client does not hold")
-        elif told:
+        elif sent:
             raise RefusedError(f"unexpected samples of the mini-batch of round {number}")
         else:
             batch = self._settings.sample_batch(number, ready.population).numpy()

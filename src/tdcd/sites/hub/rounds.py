@@ -150,22 +150,22 @@ class Rounds:
 
 
 async def exchange_holders(context: HubContext, prepared: Prepared, plan: Plan) -> Mapping[str, Holders] | None:
-    """Tell the other hubs which samples lie at the same client, and hear it of them, if each round draws its clients.
+    """Exchange with the other hubs which samples lie at the same client, if each round draws its clients.
 
     Clients have no names in it: they are numbered by the smallest sample that each holds.
 
     Raises:
-        RefusedError: what another hub tells is impossible.
+        RefusedError: another hub's numbers are impossible.
         RewoundError: all hubs meet again.
     """
     if prepared.settings.participation == 1:
         return None
     roster, samples = prepared.plan.roster, prepared.plan.counts[Part.TRAIN]
     mine = SiloHolders(roster.owner.to(torch.int32), len(roster.clients))
-    told = {context.silo: mine, **await context.peers.exchange(mine)}
-    for silo, held in told.items():
+    everybody = {context.silo: mine, **await context.peers.exchange(mine)}
+    for silo, held in everybody.items():
         who = f"the hub of silo '{silo}' sends 'holders'"
         owner = fits(held.owner, (samples,), torch.int32, f"{who}: owner")
         if len(torch.unique(owner)) != held.clients or int(owner.min()) != 0 or int(owner.max()) != held.clients - 1:
             raise RefusedError(f"{who}: its clients are not numbered from 0 to {held.clients - 1}")
-    return {silo: Holders(held.owner.numpy(), held.clients) for silo, held in told.items() if silo in plan.active}
+    return {silo: Holders(held.owner.numpy(), held.clients) for silo, held in everybody.items() if silo in plan.active}
