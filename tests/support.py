@@ -32,8 +32,8 @@ from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
 from tdcd.engines import LocalEngine, OracleEngine, Training
-from tdcd.engines.local import GradientRecorder
-from tdcd.engines.simulation import Simulation
+from tdcd.engines.local import OnGradients
+from tdcd.engines.simulation import SimulationEngine
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
 from tdcd.runs.records import ClientRecord, FederationRecord, SiloRecord
 
@@ -232,7 +232,7 @@ class Problem:
             drawn=(lambda number: self.drawn(number)[0]) if self.participation < 1 else None,
         )
 
-    def run(self, engine: Simulation, rounds: int) -> Blocks:
+    def run(self, engine: SimulationEngine, rounds: int) -> Blocks:
         states: States = engine.training.initial()
         for number in range(1, rounds + 1):
             states = next_states(engine, states, self.round(number))
@@ -243,8 +243,8 @@ class Problem:
         path: str,
         workers: int = 1,
         private: PrivateLabels | None = None,
-        recorder: GradientRecorder | None = None,
-    ) -> Simulation:
+        recorder: OnGradients | None = None,
+    ) -> SimulationEngine:
         if path == "oracle":
             return OracleEngine(self.training(private))
         return LocalEngine(self.training(private), path, workers, recorder)  # type: ignore[arg-type]
@@ -253,13 +253,13 @@ class Problem:
         return replace(self, tasks={silo: replace(task, steps=steps) for silo, task in self.tasks.items()})
 
 
-def one_round(engine: Simulation, blocks: Blocks, round_: Round) -> Blocks:
+def one_round(engine: SimulationEngine, blocks: Blocks, round_: Round) -> Blocks:
     """Compute a round of silos that remember their weights only."""
     states = {silo: SiloState(blocks.get(silo, {})) for silo in engine.training.plan.silos}
     return {silo: state.weights for silo, state in next_states(engine, states, round_).items() if silo in blocks}
 
 
-def next_states(engine: Simulation, states: States, round_: Round) -> States:
+def next_states(engine: SimulationEngine, states: States, round_: Round) -> States:
     """Compute a round; a training that runs away is no case for a comparison."""
     try:
         return engine.compute_round(states, round_)

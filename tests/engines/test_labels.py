@@ -16,7 +16,7 @@ from tdcd.core.network import Network
 from tdcd.core.script import Sharing
 from tdcd.data.arrays import Array
 from tdcd.engines import local
-from tdcd.engines.simulation import Simulation
+from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import ModelError
 
 KINDS = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
@@ -31,11 +31,11 @@ def keeping(made: Problem, silo: str, sharing: Sharing, privatizer: GradientPriv
     return PrivateLabels(silo, sharing, task.labels, made.objective, privatizer, made.seed)
 
 
-def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> Simulation:
+def engine(made: Problem, path: str, private: PrivateLabels, workers: int = 1) -> SimulationEngine:
     return made.engine(path, workers, private)
 
 
-def step_by_step(made: Problem, path: str, private: PrivateLabels) -> Simulation:
+def step_by_step(made: Problem, path: str, private: PrivateLabels) -> SimulationEngine:
     """Return an engine in which every logit gradient travels: somebody records them."""
     return made.engine(path, 1, private, lambda *_: None)
 

@@ -25,10 +25,10 @@ from tdcd.core.task import Round, SiloTask, sum_embeddings
 from tdcd.core.topology import deal
 from tdcd.core.turns import Mail, run_in_turns
 from tdcd.engines.base import Training, left_finite
-from tdcd.engines.simulation import Simulation
+from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import ModelError
 
-GradientRecorder = Callable[[str, Tensor, Tensor], None]
+OnGradients = Callable[[str, Tensor, Tensor], None]
 """Is called with the logit gradients that a silo without labels receives: its name, samples (B,), gradients (B, E)."""
 
 
@@ -139,7 +139,7 @@ class LocalPeers:
         return await self._mail.take(self._silo, topic, senders)
 
 
-class LocalEngine(Simulation):
+class LocalEngine(SimulationEngine):
     """Simulate the federation in this process, with at most so many workers.
 
     Compiled kernels have threads of their own. Other paths share out the silos to the workers or, where there are fewer
@@ -154,7 +154,7 @@ class LocalEngine(Simulation):
         training: Training,
         compute: ComputeName = "auto",
         workers: int = 1,
-        recorder: GradientRecorder | None = None,
+        recorder: OnGradients | None = None,
     ) -> None:
         super().__init__(training)
         self._plan, self._recorder = training.plan, recorder
@@ -211,11 +211,11 @@ class LocalEngine(Simulation):
 
     @property
     def notes(self) -> Sequence[str]:
-        """See Simulation."""
+        """See SimulationEngine."""
         return join_fallbacks(self._fallbacks)
 
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
-        """See Simulation."""
+        """See SimulationEngine."""
         if not self._watched:
             return self._round(states, round_)
         with borrow_stream(self._device):
@@ -251,7 +251,7 @@ class LocalEngine(Simulation):
             self._recorder(silo, batch, gradients)
 
     def scores(self, weights: Mapping[str, Block], features: Mapping[str, Tensor]) -> Tensor:
-        """See Simulation."""
+        """See SimulationEngine."""
         silos = list(self._workers)
         with one_torch_thread(), borrow_stream(self._device):
             embed = partial(self._embed_all, weights, features)

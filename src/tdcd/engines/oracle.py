@@ -12,11 +12,11 @@ from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import Round, sum_embeddings
 from tdcd.engines.base import Training, left_finite
-from tdcd.engines.simulation import Simulation
+from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import ModelError, TdcdError
 
 
-class OracleEngine(Simulation):
+class OracleEngine(SimulationEngine):
     """Run rounds by the plain pseudocode."""
 
     def __init__(self, training: Training) -> None:
@@ -29,7 +29,7 @@ class OracleEngine(Simulation):
         return dict.fromkeys(self.training.tasks, "oracle (sample by sample, as in the pseudocode)")
 
     def compute_round(self, states: States, round_: Round) -> dict[str, SiloState]:
-        """See Simulation."""
+        """See SimulationEngine."""
         training, number = self.training, round_.number
         last = training.round(number - 1) if number > 1 else None
         try:
@@ -46,7 +46,7 @@ class OracleEngine(Simulation):
         return {**states, **new}
 
     def scores(self, weights: Mapping[str, Block], features: Mapping[str, Tensor]) -> Tensor:
-        """See Simulation."""
+        """See SimulationEngine."""
         tasks = self.training.tasks
         with borrow_stream(self._device):
             return sum_embeddings({j: embed_whole(j, t.network, weights[j], features[j]) for j, t in tasks.items()})

@@ -17,7 +17,7 @@ from tdcd.data.holdout import Part
 from tdcd.engines.base import Judge, Measurement, Training, Verdict
 
 
-class Simulation(ABC):
+class SimulationEngine(ABC):
     """An engine that has the whole federation in this process. See Engine."""
 
     def __init__(self, training: Training) -> None:

@@ -22,7 +22,7 @@ from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
 from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.base import block_bytes
-from tdcd.engines.simulation import Simulation
+from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.layout import FEDERATED
 from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
@@ -161,7 +161,7 @@ def _check_arguments(
 
 
 def describe_federation(
-    federation: Federation, setup: Setup, settings: Settings, engine: Simulation, variant: str
+    federation: Federation, setup: Setup, settings: Settings, engine: SimulationEngine, variant: str
 ) -> FederationRecord:
     """Describe who takes part."""
     row, message = row_size(settings.codecs.rows, setup.width, settings.dtype)
@@ -227,7 +227,7 @@ def describe_silo(
     )
 
 
-def build_engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> Simulation:
+def build_engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> SimulationEngine:
     """Return the engine of that name."""
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
