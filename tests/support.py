@@ -36,6 +36,7 @@ from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
 from tdcd.models import CNN, LSTM, MLP, Linear, ModelSpec, ResNet18
 from tdcd.runs.records import ClientRecord, FederationRecord, SiloRecord
+from tdcd.training.callbacks import Callback, FinishedRound
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "linear": (5,),
@@ -380,6 +381,21 @@ def problems(
     counts = {silo: draw(st.integers(1, 6)) for silo in made.tasks}
     own = {silo: replace(task, steps=replace(task.steps, count=counts[silo])) for silo, task in made.tasks.items()}
     return replace(made, tasks=own, rates={silo: draw(st.sampled_from([0.05, 0.2])) for silo in made.tasks})
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+class Interrupt(Callback):
+    """Ends a training after a round: as Ctrl-C, unless it is another error."""
+
+    def __init__(self, after: int, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.after, self.error = after, error
+
+    def after_round(self, finished: FinishedRound) -> None:
+        if finished.number == self.after:
+            raise self.error
 
 
 def distance(one: Blocks, two: Blocks) -> float:

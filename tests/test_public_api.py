@@ -5,12 +5,14 @@ import inspect
 import tdcd
 
 PUBLIC = {
-    "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job", "JobData",
-    "JobError", "JobObserver", "JobResult", "Labels", "ModelError", "Observer", "Result", "Run", "RunError", "Samples",
-    "Settings", "Silo", "SiloSettings", "Sweep", "SweepObserver", "TdcdError", "aggregators", "codecs", "load_blocks",
-    "load_data", "load_job", "load_run", "load_sweep", "models", "objectives", "optimizers", "read_run", "read_study",
-    "run_job", "run_sweep", "samples", "times", "traffic_by_round", "train", "write_report", "write_study",
+    "Callback", "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job",
+    "JobCallback", "JobData", "JobError", "JobResult", "Labels", "ModelError", "Result", "Run", "RunError", "Samples",
+    "Settings", "Silo", "SiloSettings", "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError",
+    "aggregators", "callbacks", "codecs", "load_blocks", "load_data", "load_job", "load_run", "load_sweep", "models",
+    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "samples", "times",
+    "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
+CALLBACKS = {"Callback", "EarlyStopping", "FinishedRound", "GradientRecorder", "Progress", "Start", "Stop"}
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
     "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "participation", "averaging", "aggregator",
@@ -22,6 +24,7 @@ SETTINGS = {
 def test_public_names() -> None:
     assert set(tdcd.__all__) == PUBLIC
     assert set(tdcd.models.__all__) == MODELS
+    assert set(tdcd.callbacks.__all__) == CALLBACKS
     for name in PUBLIC:
         assert getattr(tdcd, name) is not None
     for name in MODELS:
@@ -35,14 +38,17 @@ def test_errors_share_one_root() -> None:
 
 
 def test_signatures() -> None:
-    assert list(inspect.signature(tdcd.train).parameters) == [
+    simulated = [
         "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels",
-        "validation", "test", "initial", "batches", "engine", "compute", "workers", "device", "directory", "resume",
-        "job", "variant", "observer",
+        "validation", "test", "initial", "batches", "engine", "compute", "workers", "device",
+    ]  # fmt: skip
+    assert list(inspect.signature(tdcd.Simulation).parameters) == [*simulated, "on_gradients"]
+    assert list(inspect.signature(tdcd.train).parameters) == [
+        *simulated, "directory", "resume", "job", "variant", "callbacks",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Federation.from_silos).parameters) == ["silos", "labels", "label_ids"]
     assert list(inspect.signature(tdcd.Silo).parameters) == ["name", "features", "clients", "ids"]
-    assert list(inspect.signature(tdcd.run_job).parameters) == ["job", "directory", "resume", "observer", "where"]
+    assert list(inspect.signature(tdcd.run_job).parameters) == ["job", "directory", "resume", "callbacks", "where"]
     assert list(inspect.signature(tdcd.load_job).parameters) == ["path", "overrides", "clients"]
     assert set(tdcd.Settings.model_fields) == SETTINGS
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
     from tdcd.jobs.predict import Run, load_run
-    from tdcd.jobs.run import JobObserver, JobResult, run_job
+    from tdcd.jobs.run import JobCallback, JobResult, run_job
     from tdcd.jobs.schema import Job
     from tdcd.reports.comparison import write_study
     from tdcd.reports.page import write_report
@@ -28,16 +28,20 @@ if TYPE_CHECKING:
     from tdcd.runs.reader import read_run
     from tdcd.runs.records import Evaluation
     from tdcd.runs.store import load_blocks
+    from tdcd.training import callbacks
+    from tdcd.training.callbacks import Callback, Stop
     from tdcd.training.labels import Labels
-    from tdcd.training.loop import Observer
     from tdcd.training.result import Result
     from tdcd.training.settings import Settings, SiloSettings
+    from tdcd.training.simulation import Simulation
+    from tdcd.training.state import State
     from tdcd.training.train import train
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported on first use: `tdcd --help` need not wait for torch.
 _HOMES = {
+    "Callback": "tdcd.training.callbacks",
     "Costs": "tdcd.costs",
     "DataError": "tdcd.errors",
     "DeploymentError": "tdcd.errors",
@@ -45,13 +49,12 @@ _HOMES = {
     "Evaluation": "tdcd.runs.records",
     "Federation": "tdcd.data.federation",
     "Job": "tdcd.jobs.schema",
+    "JobCallback": "tdcd.jobs.run",
     "JobData": "tdcd.jobs.data",
     "JobError": "tdcd.errors",
-    "JobObserver": "tdcd.jobs.run",
     "JobResult": "tdcd.jobs.run",
     "Labels": "tdcd.training.labels",
     "ModelError": "tdcd.errors",
-    "Observer": "tdcd.training.loop",
     "Result": "tdcd.training.result",
     "Run": "tdcd.jobs.predict",
     "RunError": "tdcd.errors",
@@ -59,6 +62,9 @@ _HOMES = {
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
     "SiloSettings": "tdcd.training.settings",
+    "Simulation": "tdcd.training.simulation",
+    "State": "tdcd.training.state",
+    "Stop": "tdcd.training.callbacks",
     "Sweep": "tdcd.experiments.sweep_file",
     "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
@@ -81,6 +87,7 @@ _HOMES = {
 
 _MODULES = {
     "aggregators": "tdcd.core.aggregators",
+    "callbacks": "tdcd.training.callbacks",
     "codecs": "tdcd.core.codecs",
     "models": "tdcd.models",
     "objectives": "tdcd.core.objectives",
@@ -88,6 +95,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "Callback",
     "Costs",
     "DataError",
     "DeploymentError",
@@ -95,13 +103,12 @@ __all__ = [
     "Evaluation",
     "Federation",
     "Job",
+    "JobCallback",
     "JobData",
     "JobError",
-    "JobObserver",
     "JobResult",
     "Labels",
     "ModelError",
-    "Observer",
     "Result",
     "Run",
     "RunError",
@@ -109,10 +116,14 @@ __all__ = [
     "Settings",
     "Silo",
     "SiloSettings",
+    "Simulation",
+    "State",
+    "Stop",
     "Sweep",
     "SweepObserver",
     "TdcdError",
     "aggregators",
+    "callbacks",
     "codecs",
     "load_blocks",
     "load_data",

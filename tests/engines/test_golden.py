@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdcd
-from tdcd.training.train import EngineName
+from tdcd.training.simulation import EngineName
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = ("authors_lstm_n1_k4_q7", "authors_lstm_n4_k3_q5")

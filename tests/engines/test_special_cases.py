@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tdcd
-from tdcd.training.train import EngineName
+from tdcd.training.simulation import EngineName
 
 RNG = np.random.default_rng(3)
 SAMPLES, ROUNDS, RATE = 20, 4, 0.3

@@ -10,7 +10,7 @@ import torch
 
 import tdcd
 from seams.sites import at_sites, check_equal, simulated, tensors, wanted
-from support import same
+from support import Interrupt, same
 from tdcd.core.aggregators import Aggregator, HubRound
 from tdcd.core.network import Block
 from tdcd.core.state import Memory
@@ -43,15 +43,6 @@ class Slow:
         return new, {"rounds": count} | {f"mean/{name}": tensor for name, tensor in new.items()}
 
 
-class Stop(tdcd.Observer):
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def advanced(self, done: int) -> None:
-        if done == self.at:
-            raise KeyboardInterrupt
-
-
 def train(aggregator: Aggregator | None = None, **more: Any) -> tdcd.Result:
     federation = tdcd.Federation.from_silos(SILOS, Y)
     settings = Settings.model_validate(SETTINGS | ({"aggregator": aggregator} if aggregator else {}))
@@ -68,7 +59,7 @@ def test_a_named_tensor_goes_from_round_to_round(tmp_path: Path) -> None:
     for at in (1, 2, 3, 5, 8):
         path = tmp_path / str(at)
         with pytest.raises(KeyboardInterrupt):
-            train(directory=path, observer=Stop(at), aggregator=Slow())
+            train(directory=path, callbacks=[Interrupt(at)], aggregator=Slow())
         assert same(train(directory=path, resume=True, aggregator=Slow()).blocks, whole.blocks), at
 
 

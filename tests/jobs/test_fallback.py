@@ -21,7 +21,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "load", lambda _: (None, "there is no C++ compiler"))
 
 
-class Notes(tdcd.JobObserver):
+class Notes(tdcd.Callback):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -31,7 +31,7 @@ class Notes(tdcd.JobObserver):
 
 def test_a_run_says_it_once_and_records_it(tmp_path: Path) -> None:
     seen = Notes()
-    tdcd.run_job(tdcd.load_job("digits", {"training.rounds": 1}), tmp_path / "run", observer=seen)
+    tdcd.run_job(tdcd.load_job("digits", {"training.rounds": 1}), tmp_path / "run", callbacks=[seen])
     assert [note for note in seen.notes if "kernel" in note] == [next(n for n in seen.notes if n.startswith(WHY))]
     run = read_run(tmp_path / "run")
     assert any(note.startswith(WHY) for note in run.federation.notes)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdcd
+from support import Interrupt
 from tdcd.core.ledger import Traffic
 from tdcd.core.script import Sharing
 from tdcd.costs import Costs
@@ -161,11 +162,6 @@ def test_a_full_batch_is_the_same_in_every_round(tmp_path: Path) -> None:
 def test_going_on_counts_on(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole")
 
-    class Stop(tdcd.Observer):
-        def advanced(self, done: int) -> None:
-            if done == 3:
-                raise KeyboardInterrupt
-
     silos = [
         tdcd.Silo("a", X[:, :2], [range(30), range(30, 40)]),
         tdcd.Silo("b", X[:, 2:4], [range(0, 40, 2), range(1, 40, 2)]),
@@ -175,7 +171,7 @@ def test_going_on_counts_on(tmp_path: Path) -> None:
                              evaluate_every=2)  # fmt: skip
     path, model = tmp_path / "stopped", tdcd.models.Linear()
     with pytest.raises(KeyboardInterrupt):
-        tdcd.train(federation, model, settings, directory=path, observer=Stop())
+        tdcd.train(federation, model, settings, directory=path, callbacks=[Interrupt(3)])
     tdcd.train(federation, model, settings, directory=path, resume=True)
     assert [line.traffic for line in read_run(path).history] == [line.traffic for line in whole.history]
 

@@ -9,7 +9,7 @@ import torch
 
 import tdcd
 from seams.test_aggregators import X, Y
-from support import MOVES, distance, problem, same
+from support import MOVES, Interrupt, distance, problem, same
 from tdcd.compute import kernels
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block
@@ -129,18 +129,13 @@ def test_a_path_that_would_ignore_it_is_refused_by_name(path: Any) -> None:
 
 
 def test_what_it_remembers_can_be_carried_and_resumed(tmp_path: Path) -> None:
-    class Stop(tdcd.Observer):
-        def advanced(self, done: int) -> None:
-            if done == 2:
-                raise KeyboardInterrupt
-
     for optimizer in (Adam(), SGD(0.9), SignDescent()):
         rule = {"kind": "momentum", "momentum": 0.5}
         settings = {"optimizer": optimizer, "carry_optimizer": True, "aggregator": rule}
         whole = train(None, settings=settings)
         folder = tmp_path / type(optimizer).__name__
         with pytest.raises(KeyboardInterrupt):
-            train(None, settings=settings, directory=folder, observer=Stop())
+            train(None, settings=settings, directory=folder, callbacks=[Interrupt(2)])
         assert same(train(None, settings=settings, directory=folder, resume=True).blocks, whole.blocks)
         if not isinstance(optimizer, SignDescent):
             assert not same(whole.blocks, train(None, settings=settings | {"carry_optimizer": False}).blocks)

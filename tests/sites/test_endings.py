@@ -26,7 +26,7 @@ from tdcd.runs.reader import read_history
 from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.sites.hub.hub import common_round
 from tdcd.sites.security.identity import Identity
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.loop import Loop
 from tdcd.training.settings import Settings
 
 from .test_kills import Stage
@@ -133,7 +133,7 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
     for _ in range(20):
         try:
             with RunDirectory.open(folder / hub, JOB, resume=True, is_hub=True) as opened:
-                loop = Loop(HubEngine(hub, together), chosen, {}, Observer(), lambda: first)
+                loop = Loop(HubEngine(hub, together), chosen, {}, [], lambda: first)
                 loop.directory = opened
                 loop.begin(federation_record())
                 number, blocks = loop.run()
@@ -250,7 +250,7 @@ def test_a_round_keeps_the_lineage_that_it_happened_in(tmp_path: Path) -> None:
     seen = []
     for last in (3, 3, 3, 5, 5):
         with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
-            loop = Loop(Meeting(last), chosen, {}, Observer(), lambda: first)
+            loop = Loop(Meeting(last), chosen, {}, [], lambda: first)
             loop.directory = opened
             loop.begin(federation_record())
             with pytest.raises(AbsentError):
@@ -268,7 +268,7 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
     first = {"a": {"w": torch.zeros(1)}}
 
     def loop(party: Any) -> Loop:
-        made = Loop(party, chosen, {}, Observer(), lambda: first)
+        made = Loop(party, chosen, {}, [], lambda: first)
         made.directory = opened
         return made
 

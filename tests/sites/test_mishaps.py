@@ -56,7 +56,7 @@ from tdcd.sites.site_file import ClientSite
 from tdcd.sites.transport.base import UnreachableError
 from tdcd.sites.transport.grpc import GrpcHub
 from tdcd.sites.transport.memory import MemoryHub, MemoryStream
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.loop import Loop
 from tdcd.training.settings import Settings
 
 from .memory import Federation, run_virtually
@@ -161,7 +161,7 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
     kept = {}
     for at in (11, 16, 23, 26):  # stopped before or after evaluations that did not happen after all
         with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, is_hub=True) as directory:
-            loop = Loop(Rewinding(at), settings, {}, Observer(), lambda: {"s": {"w": torch.zeros(1)}})
+            loop = Loop(Rewinding(at), settings, {}, [], lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
             loop.begin(federation_record())
             kept[at] = loop.run()[0]
@@ -184,9 +184,7 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
 
         network = hub.prepared.model.network
         networks = {hub.context.silo: network} if network else {}
-        loop = Loop(
-            HubEngine(hub, run), settings, networks, Observer(), lambda: {hub.context.silo: hub.setup.first_block()}
-        )
+        loop = Loop(HubEngine(hub, run), settings, networks, [], lambda: {hub.context.silo: hub.setup.first_block()})
         table = federation.job.as_table()
         with RunDirectory.open(folder / hub.context.silo, table, resume=True, is_hub=True) as loop.directory:
             try:

@@ -20,7 +20,8 @@ from tdcd.runs.records import Evaluation
 from tdcd.sites.messages.frames import Message
 from tdcd.sites.prometheus import HubCollector
 from tdcd.sites.security.identity import Identity
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.callbacks import Callback
+from tdcd.training.loop import Loop
 from tdcd.training.settings import Settings
 
 AWAY = Identity("silo-2", "silo-2-1")
@@ -122,7 +123,7 @@ class Scripted:
         return True
 
 
-class Notes(Observer):
+class Notes(Callback):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -138,7 +139,7 @@ def scripted(losses: list[tuple[float, int]], patience: int | None = None) -> tu
     settings = Settings(
         loss="squared-error", rounds=len(losses) - 1, rate=0.1, evaluate_every=1, select="best", patience=patience
     )
-    loop = Loop(Scripted(losses), settings, {}, notes, lambda: {"s": {"w": torch.zeros(1)}})  # type: ignore[arg-type]
+    loop = Loop(Scripted(losses), settings, {}, [notes], lambda: {"s": {"w": torch.zeros(1)}})  # type: ignore[arg-type]
     selected, _ = loop.run()
     return selected, loop.history[-1].round, notes.notes
 

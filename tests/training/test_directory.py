@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ import torch
 from torch import nn
 
 import tdcd
-from support import same
+from support import Interrupt, KilledError, same
 from tdcd.files import write_atomically
 from tdcd.runs.store import RunDirectory
 from tdcd.runs.stored_job import differences, stored_job
+from tdcd.training.callbacks import FinishedRound, Start
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4))
@@ -41,21 +43,10 @@ def settings(**more: Any) -> tdcd.Settings:
     return tdcd.Settings.model_validate(table | more)
 
 
-class Stop(tdcd.Observer):
-    """Stops a training after a round, as Ctrl-C or as a crash."""
-
-    def __init__(self, after: int, error: type[BaseException] = KeyboardInterrupt) -> None:
-        self.after, self.error = after, error
-
-    def advanced(self, done: int) -> None:
-        if done == self.after:
-            raise self.error
-
-
 def train(
-    path: Path | None, *, resume: bool = False, observer: tdcd.Observer | None = None, **more: Any
+    path: Path | None, *, resume: bool = False, callbacks: Sequence[tdcd.Callback] = (), **more: Any
 ) -> tdcd.Result:
-    return tdcd.train(FEDERATION, MODELS, settings(**more), directory=path, resume=resume, observer=observer)
+    return tdcd.train(FEDERATION, MODELS, settings(**more), directory=path, resume=resume, callbacks=callbacks)
 
 
 def timeless(history: Any) -> list[dict[str, Any]]:
@@ -121,13 +112,13 @@ def test_ctrl_c_in_the_middle_of_anything(tmp_path: Path, monkeypatch: pytest.Mo
     assert timeless(resumed.history) == timeless(WHOLE.history)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, KilledError])
 @pytest.mark.parametrize("after", [1, 2, 3, 5, 7, 11])
 def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(
     tmp_path: Path, after: int, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
-        train(tmp_path, observer=Stop(after, error))
+        train(tmp_path, callbacks=[Interrupt(after, error)])
     resumed = train(tmp_path, resume=True)
     assert same(resumed.blocks, WHOLE.blocks)
     assert timeless(resumed.history) == timeless(WHOLE.history)
@@ -139,7 +130,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_ends(
 
 def test_ctrl_c_keeps_the_last_finished_round(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, observer=Stop(5))
+        train(tmp_path, callbacks=[Interrupt(5)])
     checkpoint = loaded(tmp_path)
     assert checkpoint
     assert checkpoint.round == 5
@@ -260,7 +251,7 @@ def test_weights_in_another_memory_layout_resume_exactly(tmp_path: Path) -> None
     model = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     whole = tdcd.train(images, {"a": model}, settings())
     with pytest.raises(KeyboardInterrupt):
-        tdcd.train(images, {"a": model}, settings(), directory=tmp_path, observer=Stop(5))
+        tdcd.train(images, {"a": model}, settings(), directory=tmp_path, callbacks=[Interrupt(5)])
     assert same(tdcd.train(images, {"a": model}, settings(), directory=tmp_path, resume=True).blocks, whole.blocks)
 
 
@@ -272,7 +263,7 @@ def test_a_silo_without_weights_resumes(tmp_path: Path) -> None:
     models = MODELS | {"b": Sum()}
     whole = tdcd.train(FEDERATION, models, settings())
     with pytest.raises(KeyboardInterrupt):
-        tdcd.train(FEDERATION, models, settings(), directory=tmp_path, observer=Stop(5))
+        tdcd.train(FEDERATION, models, settings(), directory=tmp_path, callbacks=[Interrupt(5)])
     assert same_or_empty(tdcd.train(FEDERATION, models, settings(), directory=tmp_path, resume=True), whole)
 
 
@@ -289,13 +280,13 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_trainings_do_not_share_a_directory(tmp_path: Path) -> None:
-    class Intruder(tdcd.Observer):
-        def advanced(self, done: int) -> None:
-            if done == 3:
+    class Intruder(tdcd.Callback):
+        def after_round(self, finished: FinishedRound) -> None:
+            if finished.number == 3:
                 with pytest.raises(tdcd.RunError, match="is in use by another training"):
                     train(tmp_path, resume=True)
 
-    train(tmp_path, observer=Intruder())
+    train(tmp_path, callbacks=[Intruder()])
     assert same(train(tmp_path, resume=True).blocks, WHOLE.blocks)
 
 
@@ -315,7 +306,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         train(tmp_path / "file" / "run")
 
 
-class Notes(tdcd.Observer):
+class Notes(tdcd.Callback):
     """Keeps notes and where a training starts."""
 
     def __init__(self) -> None:
@@ -325,19 +316,19 @@ class Notes(tdcd.Observer):
     def noted(self, note: str) -> None:
         self.notes.append(note)
 
-    def started(self, done: int, rounds: int, paths: Any) -> None:
-        self.start = done
+    def started(self, start: Start) -> None:
+        self.start = start.done
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_earlier_one(tmp_path: Path) -> None:
-    with pytest.raises(MemoryError):
-        train(tmp_path, observer=Stop(11, MemoryError))
+    with pytest.raises(KilledError):
+        train(tmp_path, callbacks=[Interrupt(11, KilledError)])
     files = {name: (tmp_path / f"{name}.safetensors").read_bytes() for name in ("checkpoint", "earlier")}
     whole, history = files["checkpoint"], (tmp_path / "history.jsonl").read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:5], b"", flipped(whole, 7 * len(whole))):
         (tmp_path / "checkpoint.safetensors").write_bytes(damaged)
         seen = Notes()
-        result = train(tmp_path, resume=True, observer=seen)
+        result = train(tmp_path, resume=True, callbacks=[seen])
         assert seen.start == 6
         (note,) = [note for note in seen.notes if "kernel" not in note]
         assert "checkpoint.safetensors: damaged" in note
@@ -450,8 +441,8 @@ def test_a_crash_at_any_byte_loses_nothing_older(tmp_path: Path, monkeypatch: py
 
 
 def test_half_a_line_of_history_is_forgotten(tmp_path: Path) -> None:
-    with pytest.raises(MemoryError):
-        train(tmp_path, observer=Stop(8, MemoryError))
+    with pytest.raises(KilledError):
+        train(tmp_path, callbacks=[Interrupt(8, KilledError)])
     history = tmp_path / "history.jsonl"
     whole = history.read_text()
     assert whole.splitlines()[-1].startswith('{"round": 8')  # later than the checkpoint, which is of round 6

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tdcd
-from support import same
+from support import Interrupt, same
 from tdcd.core.optimizers import SGD, Adam
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
@@ -98,14 +98,9 @@ def test_carried_momentum_survives_a_stop_to_the_bit(tmp_path: Path, after: int)
     wanted = job(local_steps=2, optimizer="sgd", aggregator={"kind": "momentum", "momentum": 0.7}, rounds=9)
     data = load_data(wanted)
 
-    class Stop(tdcd.JobObserver):
-        def advanced(self, done: int) -> None:
-            if done == after:
-                raise KeyboardInterrupt
-
     whole = run_variant(wanted, data, "federation", None)
     with pytest.raises(KeyboardInterrupt):
-        run_variant(wanted, data, "federation", tmp_path, observer=Stop())
+        run_variant(wanted, data, "federation", tmp_path, callbacks=[Interrupt(after)])
     resumed = run_variant(wanted, data, "federation", tmp_path, resume=True)
     assert same(resumed.blocks, whole.blocks)
     plain = run_variant(job(local_steps=2, optimizer="sgd", rounds=9), data, "federation", None)

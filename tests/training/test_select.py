@@ -1,6 +1,7 @@
 """Ending with the best weights, and ending early, by the validation loss."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import tdcd
+from support import Interrupt
 
 GENERATOR = np.random.default_rng(5)
 X, Y = GENERATOR.normal(size=(60, 6)), GENERATOR.integers(0, 2, 60)
@@ -17,7 +19,7 @@ HELD_OUT = tdcd.samples({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
 
 
 def run(
-    directory: Path | None = None, validation: Any = HELD_OUT, observer: tdcd.Observer | None = None, **more: Any
+    directory: Path | None = None, validation: Any = HELD_OUT, callbacks: Sequence[tdcd.Callback] = (), **more: Any
 ) -> tdcd.Result:
     silos = [tdcd.Silo(name, x, [range(25), range(25, 40)]) for name, x in (("a", X[:40, :3]), ("b", X[:40, 3:]))]
     federation = tdcd.Federation.from_silos(silos, Y[:40])
@@ -29,7 +31,7 @@ def run(
         validation=validation,
         directory=directory,
         resume=directory is not None and (directory / "job.toml").exists(),
-        observer=observer,
+        callbacks=callbacks,
     )
 
 
@@ -56,21 +58,12 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     assert "validation" in tdcd.write_report(tmp_path / "run").read_text()
 
 
-class Stop(tdcd.Observer):
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def advanced(self, done: int) -> None:
-        if done == self.after:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("patience", [None, 3])
 @pytest.mark.parametrize("after", [1, 5, 9, 13, 30])
 def test_a_resumed_run_keeps_the_same(tmp_path: Path, after: int, patience: int | None) -> None:
     whole = run(tmp_path / "whole", select="best", patience=patience)
     try:
-        run(tmp_path / "cut", select="best", patience=patience, observer=Stop(after))
+        run(tmp_path / "cut", select="best", patience=patience, callbacks=[Interrupt(after)])
     except KeyboardInterrupt:
         (tmp_path / "cut" / "result.json").unlink()
     resumed = run(tmp_path / "cut", select="best", patience=patience)

@@ -70,28 +70,6 @@ def test_seed_decides_everything() -> None:
     assert not same(one.blocks, train(seed=1).blocks)
 
 
-def test_observer_sees_every_round() -> None:
-    class Seen(tdcd.Observer):
-        events: list[Any]
-
-        def __init__(self) -> None:
-            self.events = []
-
-        def started(self, done: int, rounds: int, paths: Any) -> None:
-            self.events.append(("started", done, rounds, set(paths)))
-
-        def advanced(self, done: int) -> None:
-            self.events.append(done)
-
-        def evaluated(self, evaluation: tdcd.Evaluation) -> None:
-            self.events.append(("evaluated", evaluation.round))
-
-    seen = Seen()
-    train(observer=seen)
-    assert seen.events == [("started", 0, 6, {"a", "b"}), ("evaluated", 0), 1, 2, 3, ("evaluated", 4), 4, 5,
-                           ("evaluated", 6), 6]  # fmt: skip
-
-
 class Wrong(nn.Module):
     """Fails in the way it is asked to."""
 
@@ -154,7 +132,6 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         (None, {"resume": True}, tdcd.JobError, "needs the directory"),
         (None, {"workers": 0}, tdcd.JobError, "workers: at least 1 is wanted, not 0"),
         (None, {"directory": ""}, tdcd.JobError, "directory: it is empty"),
-        (None, {"observer": print}, tdcd.JobError, "observer: a Observer is wanted, not <built-in function print>"),
         (None, {"test": (X, Y)}, tdcd.JobError, r"test: a Samples is wanted, .*make them with tdcd.samples"),
         (tdcd.models.MLP, {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification"),
         ("mlp", {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification .* not 'mlp'"),

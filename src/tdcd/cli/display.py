@@ -2,9 +2,7 @@
 
 import json
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -12,52 +10,31 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from tdcd.cli.screen import Screen
 from tdcd.cli.terminal import terminal
 from tdcd.data.federation import Federation
 from tdcd.errors import TdcdError
-from tdcd.jobs.run import JobObserver, JobResult
+from tdcd.jobs.run import JobCallback, JobResult
 from tdcd.jobs.schema import Job
-from tdcd.runs.records import Evaluation
+from tdcd.runs.records import Evaluation, Outcome
+from tdcd.training.callbacks import FinishedRound, Progress, Start
+from tdcd.training.callbacks.progress import Speed, measures, per_second
 
-WIDE = 120
-"""Columns of a terminal that shows everything."""
 
-
-class Display(Screen, JobObserver, ABC):
+class Display(Screen, JobCallback, ABC):
     """Shows how a job goes. Also a context manager, for displays that own the screen."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.metric = job.training.objective.primary
         self.name = ""
-        self.first = self.rounds = 0
-        self.clock = time.perf_counter()
 
     def training(self, name: str, federation: Federation) -> None:  # noqa: ARG002
-        """See JobObserver."""
+        """See JobCallback."""
         self.name = name
-
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:  # noqa: ARG002
-        """See Observer."""
-        self.first, self.rounds = done, rounds
-        self.clock = time.perf_counter()
-
-    def speed(self, done: int) -> float:
-        """Return rounds a second in this session."""
-        return (done - self.first) / max(1e-9, time.perf_counter() - self.clock)
-
-    def measures(self, evaluation: Evaluation) -> list[str]:
-        """Tell an evaluation in a few words."""
-        parts = {"validation": evaluation.validation, "test": evaluation.test}
-        text = [
-            f"{name} {self.metric} {result[self.metric]:.4f}" for name, result in parts.items() if self.metric in result
-        ]
-        return [f"loss {evaluation.train['loss']:.4f}", *text]
 
     @abstractmethod
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
@@ -85,22 +62,21 @@ class Json(Display):
     """One JSON object a line, for programs."""
 
     def noted(self, note: str) -> None:
-        """See JobObserver."""
+        """See JobCallback."""
         self._say("note", note=note)
 
     def training(self, name: str, federation: Federation) -> None:
-        """See JobObserver."""
+        """See JobCallback."""
         super().training(name, federation)
         clients = {silo: len(roster.clients) for silo, roster in federation.rosters.items()}
         self._say("training", samples=len(federation), clients=clients)
 
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
-        """See Observer."""
-        super().started(done, rounds, paths)
-        self._say("started", round=done, rounds=rounds, compute=dict(paths))
+    def started(self, start: Start) -> None:
+        """See Callback."""
+        self._say("started", round=start.done, rounds=start.settings.rounds, compute=dict(start.compute_plan))
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """See Observer."""
+    def after_evaluation(self, evaluation: Evaluation) -> None:
+        """See Callback."""
         self._say("evaluation", **evaluation.as_dict())
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
@@ -130,24 +106,29 @@ class Spoken(Display):
         console.print(f"Job: {where}", soft_wrap=True)
 
     def noted(self, note: str) -> None:
-        """See JobObserver."""
+        """See JobCallback."""
         self.console.print(note, soft_wrap=True)
 
     def training(self, name: str, federation: Federation) -> None:
-        """See JobObserver."""
+        """See JobCallback."""
         super().training(name, federation)
         clients = ", ".join(f"{silo} {len(roster.clients)}" for silo, roster in federation.rosters.items())
         self.console.print(Text.assemble((name, "bold"), f": {len(federation):,} samples; clients: {clients}"))
 
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
-        """See Observer."""
-        super().started(done, rounds, paths)
-        for silo, why in paths.items():
+    def started(self, start: Start) -> None:
+        """See Callback."""
+        done, rounds = start.done, start.settings.rounds
+        for silo, why in start.compute_plan.items():
             self.console.print(f"  {silo}: {why}", style="dim")
         if done >= rounds:
             self.console.print(f"  finished before: {done} of {rounds} rounds")
         elif done:
             self.console.print(f"  goes on after round {done} of {rounds}")
+
+    def ended(self, outcome: Outcome | None) -> None:
+        """See Callback."""
+        if outcome and outcome.stopped:
+            self.console.print(f"  {outcome.stopped}")
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
@@ -193,18 +174,23 @@ class Spoken(Display):
 class Plain(Spoken):
     """A line an evaluation, for logs and pipes."""
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """See Observer."""
-        done = evaluation.round
+    def started(self, start: Start) -> None:
+        """See Callback."""
+        super().started(start)
+        self._rounds, self._speed = start.settings.rounds, Speed(start.done)
+
+    def after_evaluation(self, evaluation: Evaluation) -> None:
+        """See Callback."""
+        done, rounds = evaluation.round, self._rounds
         parts = [
-            f"  round {done:>{len(str(self.rounds))}}/{self.rounds}",
+            f"  round {done:>{len(str(rounds))}}/{rounds}",
             f"iteration {evaluation.iteration}",
-            *self.measures(evaluation),
+            *measures(evaluation, self.metric),
         ]
-        if done > self.first:
-            speed = self.speed(done)
-            left = timedelta(seconds=round((self.rounds - done) / max(speed, 1e-9)))
-            parts += [_per_second(speed), f"{left} left"]
+        if done > self._speed.first:
+            speed = self._speed.at(done)
+            left = timedelta(seconds=round((rounds - done) / max(speed, 1e-9)))
+            parts += [per_second(speed), f"{left} left"]
         self.console.print("  ".join(parts), soft_wrap=True)
 
 
@@ -213,55 +199,42 @@ class Live(Spoken):
 
     def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job, where, console)
-        self._wide = console.width >= WIDE
-        self._progress = Progress(
-            TextColumn("  {task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=24 if self._wide else 8),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[measures]}", markup=False),
-            *([TextColumn("{task.fields[speed]}", style="dim", markup=False)] if self._wide else []),
-            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-            console=console,
-        )
-        self._task = self._progress.add_task("", visible=False, measures="", speed="")
-        self._reading = self._progress.add_task("", visible=False, total=None, measures="", speed="")
+        self._progress = Progress(console=console)
+        self._reading = self._progress.add("")
+        self._progress.bars.update(self._reading, visible=False)
 
     def reading(self, what: str) -> None:
-        """See JobObserver."""
-        self._progress.update(self._reading, description=f"reading {what}", visible=True)
+        """See JobCallback."""
+        self._progress.bars.update(self._reading, description=f"reading {what}", visible=True)
 
     def training(self, name: str, federation: Federation) -> None:
-        """See JobObserver."""
-        self._progress.update(self._reading, visible=False)
+        """See JobCallback."""
+        self._progress.bars.update(self._reading, visible=False)
         super().training(name, federation)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._progress.bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop drawing, so that what follows is not drawn over."""
-        self._progress.stop()
+        self._progress.bars.stop()
 
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
-        """See Observer."""
-        super().started(done, rounds, paths)
-        self._task = self._progress.add_task(self.name, total=rounds, completed=done, measures="", speed="")
+    def started(self, start: Start) -> None:
+        """See Callback."""
+        super().started(start)
+        self._progress.name = self.name
+        self._progress.started(start)
 
-    def advanced(self, done: int) -> None:
-        """See Observer."""
-        self._progress.update(self._task, completed=done, speed=_per_second(self.speed(done)))
+    def after_round(self, finished: FinishedRound) -> None:
+        """See Callback."""
+        self._progress.after_round(finished)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """See Observer."""
-        text = self.measures(evaluation)
-        self._progress.update(self._task, measures="  ".join(text if self._wide else [text[0], *text[1:][-1:]]))
-
-
-def _per_second(speed: float) -> str:
-    return f"{speed:,.0f} rounds/s" if speed >= 100 else f"{speed:.3g} rounds/s"
+    def after_evaluation(self, evaluation: Evaluation) -> None:
+        """See Callback."""
+        self._progress.after_evaluation(evaluation)
 
 
 def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:

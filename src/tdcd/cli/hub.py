@@ -11,6 +11,7 @@ from tdcd.cli.site import Insecure, Log, log_style, running
 
 if TYPE_CHECKING:
     from tdcd.runs.records import Evaluation
+    from tdcd.training.callbacks import Callback
 
 EXAMPLES = """Examples:
 
@@ -47,23 +48,24 @@ def command(
             silo,
             own,
             insecure=insecure,
-            observer=_observer(logger),
+            callbacks=[_callback(logger)],
             log=logger.info,
             watch=lambda snapshot: serve(snapshot, own.metrics),
         )
 
 
-def _observer(logger: Any) -> Any:
-    from tdcd.training.loop import Observer
+def _callback(logger: Any) -> "Callback":
+    from tdcd.training.callbacks import Callback, Start
 
-    class Telling(Observer):
-        def started(self, done: int, rounds: int, paths: Any) -> None:  # noqa: ARG002
+    class LogLines(Callback):
+        def started(self, start: Start) -> None:
+            done, rounds = start.done, start.settings.rounds
             logger.info(f"training goes on after round {done} of {rounds}" if done else f"training: {rounds} rounds")
 
         def noted(self, note: str) -> None:
             logger.warning(note)
 
-        def evaluated(self, evaluation: "Evaluation") -> None:
+        def after_evaluation(self, evaluation: "Evaluation") -> None:
             parts = {"train": evaluation.train, "validation": evaluation.validation, "test": evaluation.test}
             text = [
                 f"{part} {name} {value:.4f}"
@@ -77,4 +79,4 @@ def _observer(logger: Any) -> Any:
             partial = f" (partial: {', '.join(evaluation.partial)})" if evaluation.partial else ""
             logger.info(f"round {evaluation.round}: {words}{partial}", extra={"facts": facts})
 
-    return Telling()
+    return LogLines()

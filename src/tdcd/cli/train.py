@@ -122,7 +122,7 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
     shown: Display = display(job, where, quiet=quiet, json=json)
     try:
         with shown:
-            result = run_job(job, directory, resume=resume, observer=shown, where=where)
+            result = run_job(job, directory, resume=resume, callbacks=[shown], where=where)
     except KeyboardInterrupt:
         begun = (directory / FEDERATION).exists()
         if begun:

@@ -2,7 +2,7 @@
 
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import load_job
-from tdcd.jobs.run import JobObserver, JobResult, run_job
+from tdcd.jobs.run import JobCallback, JobResult, run_job
 from tdcd.jobs.schema import Job
 
-__all__ = ["Job", "JobData", "JobObserver", "JobResult", "load_data", "load_job", "run_job"]
+__all__ = ["Job", "JobCallback", "JobData", "JobResult", "load_data", "load_job", "run_job"]

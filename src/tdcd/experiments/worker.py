@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,10 +24,11 @@ from tdcd.compute import cores
 from tdcd.errors import DivergedError, TdcdError
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import parse_job
-from tdcd.jobs.run import JobObserver, run_variant
+from tdcd.jobs.run import run_variant
 from tdcd.jobs.schema import Job
 from tdcd.runs.records import Evaluation
 from tdcd.runs.store import wait_until_free
+from tdcd.training.callbacks import Callback, FinishedRound, Start
 
 EVERY = 0.3
 """Seconds between two words of progress."""
@@ -36,7 +36,7 @@ PATIENCE = 60.0
 """Seconds to wait for the process of an earlier sweep that is still writing its checkpoint."""
 
 
-class Worker(JobObserver):
+class Worker(Callback):
     """Does tasks, and reports the progress of its trainings."""
 
     def __init__(self, out: TextIO, threads: int) -> None:
@@ -55,19 +55,19 @@ class Worker(JobObserver):
             except TdcdError as error:
                 self._say(event="failed", message=str(error))
 
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:  # noqa: ARG002
-        """See Observer."""
-        self._say(event="progress", iteration=done * self.steps, loss=None)
+    def started(self, start: Start) -> None:
+        """See Callback."""
+        self._say(event="progress", iteration=start.done * self.steps, loss=None)
 
-    def advanced(self, done: int) -> None:
-        """See Observer."""
+    def after_round(self, finished: FinishedRound) -> None:
+        """See Callback."""
         now = time.monotonic()
         if now - self.log >= EVERY:
             self.log = now
-            self._say(event="progress", iteration=done * self.steps, loss=self.loss)
+            self._say(event="progress", iteration=finished.number * self.steps, loss=self.loss)
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """See Observer."""
+    def after_evaluation(self, evaluation: Evaluation) -> None:
+        """See Callback."""
         self.loss = evaluation.train["loss"]
 
     def _do(self, task: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Worker(JobObserver):
         run = Path(task["run"])
         wait_until_free(run, PATIENCE)
         try:
-            run_variant(job, self._read(job), task["variant"], run, resume=True, observer=self, workers=self.threads)
+            run_variant(job, self._read(job), task["variant"], run, resume=True, callbacks=[self], workers=self.threads)
         except DivergedError:
             return {"status": "diverged"}
         return {"status": "finished"}

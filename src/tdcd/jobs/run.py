@@ -19,13 +19,14 @@ from tdcd.data.holdout import Part
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Baseline, Job
 from tdcd.runs.layout import FEDERATED, variant_directory
+from tdcd.training.callbacks import Callback
 from tdcd.training.labels import Labels
-from tdcd.training.loop import Observer
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
 from tdcd.training.settings import Settings
 from tdcd.training.setup import device_of, prepare
-from tdcd.training.train import build_engine, train
+from tdcd.training.simulation import build_engine
+from tdcd.training.train import train
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class JobResult:
         return {"federation": self.federation, **self.baselines}
 
 
-class JobObserver(Observer):
+class JobCallback(Callback):
     """Follows a job: what is read, which training begins, and its progress."""
 
     def reading(self, what: str) -> None:
@@ -57,7 +58,7 @@ def run_job(
     directory: Path | str | None = None,
     *,
     resume: bool = False,
-    observer: JobObserver | None = None,
+    callbacks: Sequence[Callback] = (),
     where: str = "job",
 ) -> JobResult:
     """Run a job: the federation, then its baselines, each in its own run directory.
@@ -66,17 +67,22 @@ def run_job(
         job: What to train.
         directory: The run directory; baselines lie under it. Without one, nothing is written.
         resume: Go on with what is in the directory.
-        observer: Follows the progress.
+        callbacks: Follow every training, and may stop it; a ``JobCallback`` also hears what is read and trained.
         where: How to call the job in errors.
     """
-    observer = observer or JobObserver()
-    data = load_data(job, where, observer.reading)
+
+    def reading(what: str) -> None:
+        for callback in _of_jobs(callbacks):
+            callback.reading(what)
+
+    data = load_data(job, where, reading)
     for note in data.federation.notes:
-        observer.noted(note)
+        for callback in callbacks:
+            callback.noted(note)
     record = {}
     for variant in (FEDERATED, *baselines(job.baselines, data.federation.with_features)):
         path = variant_directory(Path(directory), variant) if directory is not None else None
-        record[variant] = run_variant(job, data, variant, path, resume=resume, observer=observer)
+        record[variant] = run_variant(job, data, variant, path, resume=resume, callbacks=callbacks)
     return JobResult(record.pop(FEDERATED), record)
 
 
@@ -102,13 +108,13 @@ def run_variant(
     directory: Path | None,
     *,
     resume: bool = False,
-    observer: JobObserver | None = None,
+    callbacks: Sequence[Callback] = (),
     workers: int | None = None,
 ) -> Result:
     """Train one variant of a job on data that is already read."""
-    observer = observer or JobObserver()
     federation, chosen = variant_data(data.federation, variant), variant_job(job, variant)
-    observer.training(variant, federation)
+    for callback in _of_jobs(callbacks):
+        callback.training(variant, federation)
     return train(
         federation,
         {silo: job.model_of(silo) for silo in federation.with_features},
@@ -125,8 +131,12 @@ def run_variant(
         resume=resume,
         job=chosen.as_table(),
         variant=variant,
-        observer=observer,
+        callbacks=callbacks,
     )
+
+
+def _of_jobs(callbacks: Sequence[Callback]) -> list[JobCallback]:
+    return [callback for callback in callbacks if isinstance(callback, JobCallback)]
 
 
 def variant_data(federation: Federation, variant: str) -> Federation:

@@ -24,7 +24,7 @@ from tdcd.models import Imported, Model, ModelSpec
 from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings, SiloSettings
-from tdcd.training.train import EngineName
+from tdcd.training.simulation import EngineName
 
 EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
 """Jobs that come with tdcd, by name. Those on published data need the directory of its files."""

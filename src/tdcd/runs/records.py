@@ -75,6 +75,8 @@ class Outcome:
     """The evaluation of these weights."""
     files: Mapping[str, str]
     """Digests of the files that predictions rest on, by their names in the directory."""
+    stopped: str = ""
+    """Which callback ended it before its last round, and why."""
 
 
 @dataclass(frozen=True)

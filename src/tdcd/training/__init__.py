@@ -1,9 +1,10 @@
 """The training loop: rounds, evaluation, checkpoints, results."""
 
 from tdcd.runs.records import Evaluation
-from tdcd.training.loop import Observer
+from tdcd.training.callbacks import Callback
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings
+from tdcd.training.simulation import Simulation
 from tdcd.training.train import train
 
-__all__ = ["Evaluation", "Observer", "Result", "Settings", "train"]
+__all__ = ["Callback", "Evaluation", "Result", "Settings", "Simulation", "train"]

@@ -1,58 +1,34 @@
-"""The loop over rounds: evaluations, checkpoints, where to go on. The same in a simulation and at a real site."""
+"""The loop over rounds: evaluations, checkpoints, where to go on. The same in a simulation and at a real site.
+
+The run directory is the loop's own affair, not a callback's. Best weights last before the line of the history that
+tells of them, that line before a checkpoint, and the last checkpoint before the other hubs hear that this one has
+ended; a list of callbacks, in whatever order, can promise none of it.
+"""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Literal
 
-from tdcd.core.codecs import Float16
-from tdcd.core.ledger import Traffic
-from tdcd.core.network import Block, Blocks, Network
-from tdcd.core.script import Diverged
-from tdcd.core.state import SiloState, States
+from tdcd.core.network import Blocks, Network
+from tdcd.core.state import SiloState
+from tdcd.data.arrays import describe_value
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Engine, Measurement, RewoundError, Verdict
-from tdcd.errors import AbsentError, DeploymentError, DivergedError, RunError, join_names
+from tdcd.errors import AbsentError, DeploymentError, DivergedError, JobError, RunError, join_names
 from tdcd.runs.layout import BEST, CHECKPOINT
 from tdcd.runs.records import Evaluation, FederationRecord, Outcome
 from tdcd.runs.store import Checkpoint, RunDirectory, Selected
+from tdcd.training.callbacks import Callback, EarlyStopping, FinishedRound, Start, Stop
+from tdcd.training.callbacks.early_stopping import stalled
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
+from tdcd.training.simulation import Simulation
+from tdcd.training.state import State, advance, describe_evaluation, diverged
 
 GROWTH = 1e6
 """A training loss that many times the first, and 1, is as good as infinite."""
-
-
-class Observer:
-    """Follows a training. Override what you want to see."""
-
-    def started(self, done: int, rounds: int, paths: Mapping[str, str]) -> None:
-        """Training starts after round ``done``; ``paths`` says how each silo is computed."""
-
-    def noted(self, note: str) -> None:
-        """Something that the user should know."""
-
-    def advanced(self, done: int) -> None:
-        """Round ``done`` is over."""
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """The global model was evaluated."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything that changes from round to round."""
-
-    done: int
-    silos: States
-    traffic: Traffic = field(default_factory=Traffic)
-    """What the rounds so far have sent."""
-
-    @property
-    def weights(self) -> dict[str, Block]:
-        """The global model: each silo's weights."""
-        return {silo: state.weights for silo, state in self.silos.items()}
 
 
 @dataclass
@@ -62,9 +38,11 @@ class Loop:
     engine: Engine
     settings: Settings
     networks: Mapping[str, Network]
-    observer: Observer
+    callbacks: Sequence[Callback]
     first: Callable[[], Blocks]
     """The weights that it starts from, made again each time: they need not be stored."""
+    simulation: Simulation | None = None
+    """What callbacks learn the details of a round from; none at a real site."""
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""
@@ -74,6 +52,10 @@ class Loop:
     alone: bool = False
     """Whether this is a hub that has come to the end before, and ends without having met the others again."""
     state: State = field(init=False)
+    outcome: Outcome | None = None
+    """How it has ended."""
+    _stopped: str = ""
+    """Why it ends before its last round."""
     _lineage: str = ""
     """Names the training since all parties last agreed where to go on."""
     _taken: tuple[int, str] = (0, "")
@@ -85,6 +67,8 @@ class Loop:
     _started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
+        if self.settings.patience is not None:
+            self.callbacks = [*self.callbacks, EarlyStopping(self.settings.patience)]
         self.state = self._begin()
         self._like = {
             silo: {name: tensor.new_empty(()).expand(tensor.shape) for name, tensor in block.items()}
@@ -108,7 +92,7 @@ class Loop:
     def _agree(self) -> None:
         """Go on after the round that all parties agree on."""
         assert self.directory  # noqa: S101
-        checkpoints = self.directory.checkpoints(self.observer.noted)
+        checkpoints = self.directory.checkpoints(self._note)
         start, lineage = self.engine.agree(checkpoints)
         self._lineage = lineage or self.directory.identify(self.inputs)
         if not start:
@@ -124,43 +108,78 @@ class Loop:
             return False
         self._lineage, self._taken = lineage, (newest, lineage)
         self._take_up(newest, again=False)
-        measured = self.history and self.history[-1].round == self.state.done
-        return bool(measured) and (self.state.done == self.settings.rounds or self._stalled())
+        measured, patience = self.history and self.history[-1].round == self.state.done, self.settings.patience
+        early = patience is not None and stalled(self.history, patience)
+        return bool(measured) and (early or self.state.done == self.settings.rounds)
 
     def run(self) -> tuple[int, Blocks]:
         """Train to the end; return the weights that the training ends with, and their round."""
-        settings = self.settings
         self._started = time.perf_counter()
-        confirmed = False
         try:
-            self.observer.started(self.state.done, settings.rounds, self.engine.compute_plan)
-            while not self.alone:
-                try:
-                    if self._evaluate_if_due():  # round 0, or a round after which an earlier session was stopped
-                        self._save()
-                    while self.state.done < settings.rounds and not self._stalled():
-                        self._round()
-                        done = self.state.done
-                        self._evaluate_if_due()
-                        if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stalled():
-                            self._save()
-                        self.observer.advanced(done)
-                    confirmed = self.engine.conclude(self.state.done, self._selected()[0])
-                    break
-                except RewoundError:
-                    self._rewind()
+            confirmed = self._train()
         except (KeyboardInterrupt, DeploymentError):
-            self._save()
-            self._finish("interrupted")
+            self._interrupt()
             raise
         except DivergedError:
             if self.directory and (good := self.directory.load()):
                 self.state = State(good.round, self._fit(good, "checkpoint"), good.traffic)
                 self._finish("diverged")
             raise
-        self._note_partial()
-        self._finish("finished", confirmed=confirmed)
+        else:
+            self._finish("finished", confirmed=confirmed)
+        finally:
+            for callback in self.callbacks:
+                callback.ended(self.outcome)
         return self._selected()
+
+    def _train(self) -> bool:
+        """Compute all rounds; tell whether all hubs are known to have ended."""
+        settings, confirmed = self.settings, False
+        self._tell_start()
+        while not self.alone:
+            try:
+                if self._evaluate_if_due():  # round 0, or a round after which an earlier session was stopped
+                    self._save()
+                while self.state.done < settings.rounds and not self._stopped:
+                    self._round()
+                    done = self.state.done
+                    if done == settings.rounds or done % settings.checkpoint_every == 0 or self._stopped:
+                        self._save()
+                confirmed = self.engine.conclude(self.state.done, self._selected()[0])
+                break
+            except RewoundError:
+                self._rewind()
+        self._note_partial()
+        return confirmed
+
+    def _tell_start(self) -> None:
+        start = Start(self.state.done, self.settings, self.engine.compute_plan, tuple(self.history))
+        self._tell(lambda callback: callback.started(start))
+
+    def _tell(self, call: Callable[[Callback], object]) -> None:
+        """Call all callbacks; the first that stops the training says why. If one fails, its error is passed on."""
+        for callback in self.callbacks:
+            try:
+                stop = self._check_reply(callback, call(callback))
+            except Exception:
+                self._interrupt()
+                raise
+            if stop and self.state.done < self.settings.rounds:
+                self._stopped = self._stopped or f"stopped by {type(callback).__name__}: {stop.reason}"
+
+    def _check_reply(self, callback: Callback, reply: object) -> Stop | None:
+        name = type(callback).__name__
+        if reply is None:
+            return None
+        if not isinstance(reply, Stop):
+            raise JobError(f'callback {name} returned {describe_value(reply)}; return tdcd.Stop("why"), or nothing')
+        if self.directory and self.directory.is_hub and not isinstance(callback, EarlyStopping):
+            raise JobError(f"callback {name}: a hub cannot stop by itself; use patience = … in the job")
+        return reply
+
+    def _note(self, note: str) -> None:
+        for callback in self.callbacks:
+            callback.noted(note)
 
     def _take_up(self, start: int, *, again: bool = True) -> None:
         """Go on after some round, of which there is a checkpoint, or which is the beginning.
@@ -181,6 +200,7 @@ class Loop:
             check_finite({silo: state.weights for silo, state in states.items()}, self.networks, f"{file}: ")
             self.state = State(checkpoint.round, states, checkpoint.traffic)
             self._before, self._started = checkpoint.seconds, time.perf_counter()
+        self._stopped = ""
         self.directory.forget_after(start)
         due = [number for number in range(self.state.done) if self._due(number)] if checkpoint else []
         last = self.state.done if checkpoint else -1
@@ -216,7 +236,7 @@ class Loop:
         assert self.directory  # noqa: S101
         self._agree()
         self.directory.rewrite(self.history)
-        self.observer.started(self.state.done, self.settings.rounds, self.engine.compute_plan)
+        self._tell_start()
 
     def _selected(self) -> tuple[int, Blocks]:
         return (self.best.round, self.best.blocks) if self.best else (self.state.done, self.state.weights)
@@ -227,32 +247,24 @@ class Loop:
             return
         partial = sum(Part.VALIDATION.word in line.partial for line in self.history)
         if partial:
-            self.observer.noted(
+            self._note(
                 f"{partial} of {len(self.history)} evaluations lacked validation rows of absent clients and decided "
                 f"nothing; the weights of round {self._selected()[0]} are kept"
             )
 
-    def _stalled(self) -> bool:
-        """Tell whether the validation loss has not fallen for too long."""
-        patience = self.settings.patience
-        if patience is None or not self.history:
-            return False
-        whole = [line for line in self.history if Part.VALIDATION.word not in line.partial]
-        better = [number for number, line in enumerate(whole) if line.better]
-        return len(whole) - 1 - max(better, default=0) >= patience
-
     def _due(self, number: int) -> bool:
         """Tell whether a round is one to evaluate after."""
-        return number == self.settings.rounds or number % self.settings.evaluate_every == 0
+        last = number == self.settings.rounds or bool(self._stopped and number == self.state.done)
+        return last or number % self.settings.evaluate_every == 0
 
     def _round(self) -> None:
-        number = self.state.done + 1
-        try:
-            states, sent = self.engine.round(self.state.silos, number)
-        except Diverged as error:
-            silos = join_names(f"'{silo}'" for silo in error.silos)
-            raise self._diverged(f"the weights of silo {silos} are no longer finite", number) from error
-        self.state = State(number, states, self.state.traffic + sent)
+        before = self.state
+        self.state, sent = advance(self.engine, before, self.settings, self._kept)
+        rate = self.settings.rate_of(self.state.done)
+        finished = FinishedRound(before, self.state, sent, rate, self.simulation)
+        self._evaluate_if_due()
+        self._tell(lambda callback: callback.after_round(finished))
+        self._evaluate_if_due()  # a callback may have made it the last
 
     def _fit(self, checkpoint: Checkpoint, where: str) -> dict[str, SiloState]:
         """Return the states of a checkpoint, in the types that they are trained in."""
@@ -270,20 +282,12 @@ class Loop:
         if not self._due(done) or (self.history and self.history[-1].round == done):
             return False
         measurement, verdict = self.engine.evaluate(self.state.silos, self._judge)
-        train, validation, test = (measurement.measures[part] for part in Part)
-        result = Evaluation(
-            round=done,
-            iteration=done * self.settings.local_steps,
-            seconds=round(self._seconds(), 3),
-            traffic=self.state.traffic,
-            rows={part.word: measurement.rows[part] for part in Part if part in measurement.rows},
-            train=train,
-            validation=validation,
-            test=test,
-            better=verdict == "better",
+        result = describe_evaluation(
+            measurement, self.state, self.settings, seconds=round(self._seconds(), 3), better=verdict == "better"
         )
         if verdict == "diverged":
-            raise self._diverged(self._trouble(measurement) or "reported by the hub that holds the labels", done)
+            trouble = self._trouble(measurement) or "reported by the hub that holds the labels"
+            raise diverged(trouble, done, self.settings, self._kept())
         if self.settings.select == "best" and result.better:
             best = Selected(done, self.state.weights)
             if self.directory:  # before its line in the history, which never tells of weights that are not there
@@ -292,7 +296,7 @@ class Loop:
         self.history.append(result)
         if self.directory:
             self.directory.record(result)
-        self.observer.evaluated(result)
+        self._tell(lambda callback: callback.after_evaluation(result))
         return True
 
     def _judge(self, measurement: Measurement) -> Verdict:
@@ -324,32 +328,31 @@ class Loop:
             checkpoint = Checkpoint(state.done, state.silos, self._seconds(), state.traffic, self.inputs, lineage)
             self.directory.save(checkpoint)
 
-    def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:
-        if self.directory:
-            selected, blocks = self._selected()
-            evaluated = [line for line in self.history if line.round <= selected]
-            outcome = Outcome(
-                status=status,
-                confirmed=confirmed,
-                round=self.state.done,
-                rounds=self.settings.rounds,
-                selected=selected,
-                iteration=self.state.done * self.settings.local_steps,
-                seconds=round(self._seconds(), 3),
-                evaluated=evaluated[-1] if evaluated else None,
-                files={},
-            )
-            self.directory.finish(outcome, blocks)
+    def _interrupt(self) -> None:
+        """Keep what was done."""
+        self._save()
+        self._finish("interrupted")
 
-    def _diverged(self, what: str, number: int) -> DivergedError:
-        if number == 0:
-            return DivergedError(f"{what} before training: check the scale of the features and the first weights")
-        kept, rate = "", self.settings.rate
-        if self.directory and (good := self.directory.load()):
-            kept = f" The checkpoint of round {good.round} is kept in {self.directory.path}."
-        short = isinstance(self.settings.codec, Float16)
-        wider = '; or codec = "bfloat16", as float16 ends at 65,504' if short else ""
-        return DivergedError(
-            f"training diverged: {what} after round {number} of {self.settings.rounds}.{kept} "
-            f"Try a smaller rate, such as {rate / 10:g} instead of {rate:g}{wider}"
+    def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:
+        selected, blocks = self._selected()
+        evaluated = [line for line in self.history if line.round <= selected]
+        self.outcome = Outcome(
+            status=status,
+            confirmed=confirmed,
+            round=self.state.done,
+            rounds=self.settings.rounds,
+            selected=selected,
+            iteration=self.state.done * self.settings.local_steps,
+            seconds=round(self._seconds(), 3),
+            evaluated=evaluated[-1] if evaluated else None,
+            files={},
+            stopped=self._stopped,
         )
+        if self.directory:
+            self.directory.finish(self.outcome, blocks)
+
+    def _kept(self) -> str:
+        """Say which checkpoint is left of a training that has diverged."""
+        if self.directory and (good := self.directory.load()):
+            return f" The checkpoint of round {good.round} is kept in {self.directory.path}."
+        return ""

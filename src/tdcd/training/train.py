@@ -1,15 +1,15 @@
 """Training a federation in this process."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tdcd.compute import ComputeName, cores
+from tdcd.compute import ComputeName
 from tdcd.core.aggregators import Aggregator
 from tdcd.core.codecs import Codec, row_size
 from tdcd.core.modules import module_digest
@@ -20,23 +20,23 @@ from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
-from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.base import block_bytes
+from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
-from tdcd.errors import DataError, JobError, nearest
+from tdcd.errors import JobError
 from tdcd.runs.layout import FEDERATED
 from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
 from tdcd.runs.store import RunDirectory
+from tdcd.training.callbacks import Callback, EarlyStopping
 from tdcd.training.labels import Labels
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.loop import Loop
 from tdcd.training.result import Result
 from tdcd.training.settings import Settings, SiloSettings
-from tdcd.training.setup import Models, Setup, device_of, prepare, starting_blocks
+from tdcd.training.setup import Models, Setup
+from tdcd.training.simulation import EngineName, Simulation
 
 if TYPE_CHECKING:
     from tdcd.data.tables.preparation import Preparation
-
-EngineName = Literal["local", "oracle"]
 
 
 def train(
@@ -62,7 +62,7 @@ def train(
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
     variant: str = FEDERATED,
-    observer: Observer | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train a federation.
 
@@ -88,26 +88,38 @@ def train(
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
         variant: What of its job this is: "federation", or a baseline that it is compared with.
-        observer: Is called after every round and evaluation.
+        callbacks: Are called after every round and evaluation, in this order, and may stop the training.
 
     Raises:
         TdcdError: something does not fit, or training diverged; the message says what.
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
-    _check_arguments(federation, settings, labels, validation, test, directory, resume, observer, workers)
-    parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator, "codec": codec}
-    if chosen := {name: part for name, part in parts.items() if part is not None}:
-        settings = Settings(**{**dict(settings), **chosen})
-    labels = labels or Labels()
-    setup = prepare(federation, models, settings, validation, test, device_of(device), labels, silos)
-    first = starting_blocks(setup.networks, initial, setup.label_only)
-    batch_of = _batches(federation, settings, batches)
-    training = setup.training(settings, federation.rosters, batch_of)
-    computing = build_engine(engine, training, compute, workers or cores())
-    observer = observer or Observer()
+    _check_arguments(callbacks, settings, validation, directory, resume)
+    simulation = Simulation(
+        federation,
+        models,
+        settings,
+        objective=objective,
+        optimizer=optimizer,
+        aggregator=aggregator,
+        codec=codec,
+        silos=silos,
+        labels=labels,
+        validation=validation,
+        test=test,
+        initial=initial,
+        batches=batches,
+        engine=engine,
+        compute=compute,
+        workers=workers,
+        device=device,
+        on_gradients=_listeners(callbacks),
+    )
+    settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
     for note in computing.notes if variant == FEDERATED else ():  # once: baselines have the same reasons
-        observer.noted(note)
-    loop = Loop(computing, settings, setup.networks, observer, lambda: first)
+        for callback in callbacks:
+            callback.noted(note)
+    loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
@@ -116,8 +128,9 @@ def train(
                 record["silos"] = {silo: own.model_dump(exclude_none=True) for silo, own in silos.items()}
             job = job or given | record | {"training": settings.model_dump(exclude_none=True)}
             loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
-            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batch_of else []
-            loop.inputs = _fingerprints(federation, setup, first, given_batches)
+            batch_of = simulation.training.batch
+            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
+            loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
             loop.begin(describe_federation(federation, setup, settings, computing, variant))
             loop.directory.save_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
@@ -127,37 +140,40 @@ def train(
     return Result(settings, setup.networks, blocks, selected, tuple(loop.history), types)
 
 
-def _check_arguments(
-    federation: object,
-    settings: object,
-    labels: object,
-    validation: object,
-    test: object,
-    directory: object,
-    resume: bool,
-    observer: object,
-    workers: int | None,
-) -> None:
-    """Refuse what a user of Python can easily mix up, before it turns up as something else."""
-    for name, value, kind, hint in (
-        ("federation", federation, Federation, "make one with Federation.from_silos"),
-        ("settings", settings, Settings, "make them with tdcd.Settings(…)"),
-        ("labels", labels, Labels, 'make them with tdcd.Labels(silo="bank", sharing="exact")'),
-        ("validation", validation, Samples, "make them with tdcd.samples(features, labels)"),
-        ("test", test, Samples, "make them with tdcd.samples(features, labels)"),
-        ("observer", observer, Observer, "make a class of your own from tdcd.Observer"),
+def _listeners(callbacks: Sequence[Callback]) -> OnGradients | None:
+    """Return what gives logit gradients to the callbacks that take them, if there are any."""
+    listeners = [callback.received for callback in callbacks if type(callback).received is not Callback.received]
+
+    def on_gradients(silo: str, samples: Tensor, gradients: Tensor) -> None:
+        for received in listeners:
+            received(silo, samples, gradients)
+
+    return on_gradients if listeners else None
+
+
+def _check_arguments(callbacks: object, settings: object, validation: object, directory: object, resume: bool) -> None:
+    """Check what a simulation does not check."""
+    if not isinstance(callbacks, list | tuple):
+        raise JobError(f"callbacks: a list of tdcd.Callback is wanted, not {describe_value(callbacks)}")
+    for callback in callbacks:
+        if isinstance(callback, type):
+            raise JobError(f"callbacks: {callback.__name__} is a class; give an object: {callback.__name__}(…)")
+        if not isinstance(callback, Callback):
+            raise JobError(
+                f"callbacks: a list of tdcd.Callback is wanted, not of {describe_value(callback)}; make a class of "
+                "your own from tdcd.Callback"
+            )
+    early = any(isinstance(callback, EarlyStopping) for callback in callbacks)
+    if (
+        isinstance(settings, Settings)
+        and validation is None
+        and (settings.select == "best" or settings.patience or early)
     ):
-        optional = name in ("labels", "validation", "test", "observer")
-        if not isinstance(value, kind) and not (optional and value is None):
-            raise JobError(f"{name}: a {kind.__name__} is wanted, not {describe_value(value)}; {hint}")
-    if isinstance(settings, Settings) and validation is None and (settings.select == "best" or settings.patience):
         raise JobError('select = "best" and patience need a validation set; in a job: data.validation_fraction = 0.1')
     if directory is not None and not str(directory):
         raise JobError("directory: it is empty; name one, or leave it out to write nothing")
     if resume and directory is None:
         raise JobError("resume = True needs the directory of the run to go on with")
-    if workers is not None and workers < 1:
-        raise JobError(f"workers: at least 1 is wanted, not {workers}")
 
 
 def describe_federation(
@@ -225,32 +241,6 @@ def describe_silo(
             ClientRecord(name, rows) for name, rows in sorted(zip(roster.clients, roster.counts(), strict=True))
         ),
     )
-
-
-def build_engine(name: EngineName, training: Training, compute: ComputeName, workers: int) -> SimulationEngine:
-    """Return the engine of that name."""
-    for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
-        if word not in known:
-            raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
-    if name == "oracle":
-        return OracleEngine(training)
-    return LocalEngine(training, compute, workers)
-
-
-def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor] | None:
-    """Return the function that gives round r the mini-batch that the user listed, if they are listed."""
-    if given is None:
-        settings.batch_of(len(federation))  # too large a batch fails now, not in the first round
-        return None
-    if settings.participation < 1:
-        raise JobError("batches: participation below 1 draws the clients of each round first; leave one of them out")
-    if len(given) < settings.rounds:
-        raise JobError(f"batches: {len(given)} are given for {settings.rounds} rounds")
-    numbers = [federation.numbers(ids, f"batch {index}") for index, ids in enumerate(given)]
-    for index, batch in enumerate(numbers):
-        if bool((batch.diff() == 0).any()):
-            raise DataError(f"batch {index} names an ID twice")
-    return lambda number: numbers[number - 1]
 
 
 def _fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: Sequence[Tensor]) -> dict[str, str]:

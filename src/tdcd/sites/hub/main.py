@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -44,7 +44,8 @@ from tdcd.sites.shared_job import SharedJob
 from tdcd.sites.site_file import HubSite
 from tdcd.sites.transport.base import RemoteHub
 from tdcd.sites.transport.grpc import GrpcHub, GrpcServer
-from tdcd.training.loop import Loop, Observer
+from tdcd.training.callbacks import Callback
+from tdcd.training.loop import Loop
 from tdcd.training.train import describe_silo
 
 PROBE = 1 << 20
@@ -86,7 +87,7 @@ def run_hub(
     site: HubSite,
     *,
     insecure: bool = False,
-    observer: Observer | None = None,
+    callbacks: Sequence[Callback] = (),
     log: Log = print,
     watch: Watch = lambda snapshot: None,  # noqa: ARG005
 ) -> None:
@@ -97,7 +98,7 @@ def run_hub(
         silo: Whose hub this is.
         site: Addresses, certificates, directories.
         insecure: Do without TLS, on this machine only.
-        observer: Is called after every round and evaluation.
+        callbacks: Are called after every round and evaluation; they cannot stop what all hubs must end together.
         log: Takes a line of text for the log.
         watch: Gets a way to look at the hub while it runs.
 
@@ -144,7 +145,7 @@ def run_hub(
                 return
             run(hub.setup.prepare(data))
             del data
-            _train(job, hub, HubEngine(hub, run), directory, observer or Observer())
+            _train(job, hub, HubEngine(hub, run), directory, callbacks)
             status = FINISHED
         except TdcdError as error:
             hub.context.progress.last_error = str(error)
@@ -201,11 +202,11 @@ def allow_connections(parties: int) -> int:
     return min(wanted, max(soft - FILES, soft // 2))
 
 
-def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, observer: Observer) -> None:
+def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, callbacks: Sequence[Callback]) -> None:
     """Run the loop over rounds for one hub."""
     silo, prepared = hub.context.silo, hub.prepared
     networks = {silo: prepared.model.network} if prepared.model.network else {}
-    loop = Loop(engine, job.training, networks, observer, lambda: {silo: hub.setup.first_block()})
+    loop = Loop(engine, job.training, networks, callbacks, lambda: {silo: hub.setup.first_block()})
     with ExitStack() as stack:
         loop.directory = stack.enter_context(RunDirectory.open(directory, job.as_table(), resume=True, is_hub=True))
         loop.inputs = _inputs(hub, loop.state.weights)

@@ -1,0 +1,121 @@
+"""A user's own loop over rounds: the numbers of ``train``, of a state that nobody changes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tdcd
+from support import same
+
+RNG = np.random.default_rng(4)
+X = {"a": RNG.normal(size=(50, 4)), "b": RNG.normal(size=(50, 3))}
+Y = (X["a"].sum(1) + X["b"].sum(1) > 0).astype(int)
+CLIENTS: dict[str, Any] = {
+    "a": {"north": range(25), "south": range(25, 38), "idle": range(38, 40)},
+    "b": {"east": range(0, 40, 2), "west": range(1, 40, 2)},
+}
+SILOS = [tdcd.Silo(name, X[name][:40], CLIENTS[name]) for name in X]
+FEDERATION = tdcd.Federation.from_silos(SILOS, Y[:40])
+WITH_REGISTRY = tdcd.Federation.from_silos([*SILOS, tdcd.Silo("registry", None, [range(9), range(9, 40)])], Y[:40])
+TEST = tdcd.samples({silo: rows[40:] for silo, rows in X.items()}, Y[40:])
+MODELS = {
+    "a": nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 1)),
+    "b": nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)),
+}
+SETTINGS = {"loss": "binary-cross-entropy", "rounds": 8, "local_steps": 3, "batch_size": 30, "rate": 0.2,
+            "evaluate_every": 3}  # fmt: skip
+
+
+def settings(**more: Any) -> tdcd.Settings:
+    return tdcd.Settings.model_validate(SETTINGS | more)
+
+
+WAYS: dict[str, tuple[tdcd.Federation, dict[str, Any], dict[str, Any]]] = {
+    "shared": (FEDERATION, {}, {}),
+    "exact": (FEDERATION, {}, {"labels": tdcd.Labels(silo="a", sharing="exact")}),
+    "noisy": (FEDERATION, {}, {"labels": tdcd.Labels(silo="b", sharing="exact", clip=0.5, noise=1.0)}),
+    "stale": (WITH_REGISTRY, {}, {"labels": tdcd.Labels(silo="registry", sharing="stale")}),
+    "remembers": (FEDERATION, {"optimizer": "adam", "carry_optimizer": True, "aggregator": {"kind": "momentum"}}, {}),
+    "rounded": (FEDERATION, {"codec": "float16", "schedule": {"kind": "cosine"}}, {}),
+    "oracle": (FEDERATION, {}, {"engine": "oracle"}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_trains_what_train_trains(way: str) -> None:
+    federation, chosen, more = WAYS[way]
+    result = tdcd.train(federation, MODELS, settings(**chosen), test=TEST, **more)
+    simulation = tdcd.Simulation(federation, MODELS, settings(**chosen), test=TEST, **more)
+    state = simulation.init()
+    history = [simulation.evaluate(state)]
+    while state.done < 8:
+        state = simulation.round(state)
+        if state.done % 3 == 0 or state.done == 8:
+            history.append(simulation.evaluate(state))
+    assert same(state.weights, result.blocks)
+    timeless = [{**line.as_dict(), "seconds": 0.0} for line in result.history]
+    assert [line.as_dict() for line in history] == timeless
+    for silo, module in simulation.modules(state).items():
+        assert all(torch.equal(tensor, module.state_dict()[name]) for name, tensor in result.blocks[silo].items())
+
+
+def tensors(state: tdcd.State) -> dict[str, Tensor]:
+    return {
+        f"{silo}/{what}/{name}": tensor
+        for silo, carried in state.silos.items()
+        for what, block in (("weights", carried.weights), ("memory", carried.memory))
+        for name, tensor in block.items()
+    }
+
+
+def equal(one: tdcd.State, two: tdcd.State) -> bool:
+    here, there = tensors(one), tensors(two)
+    return (one.done, one.traffic, set(here)) == (two.done, two.traffic, set(there)) and all(
+        torch.equal(tensor, there[name]) for name, tensor in here.items()
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_can_be_forked_and_replayed(way: str) -> None:
+    """Whatever is computed in between, a round changes no state and its next one is always the same."""
+    federation, chosen, more = WAYS[way]
+    simulation = tdcd.Simulation(federation, MODELS, settings(**chosen), test=TEST, **more)
+    first = simulation.init()
+    second = simulation.round(first)
+    before = {name: tensor.clone() for name, tensor in tensors(second).items()}
+    ahead = simulation.round(simulation.round(second))
+    simulation.evaluate(ahead)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(second).items())
+    assert equal(simulation.round(simulation.round(second)), ahead)
+    assert equal(simulation.round(first), second)
+    another = tdcd.Simulation(federation, MODELS, settings(**chosen), **more)
+    assert equal(another.round(another.round(second)), ahead)
+
+
+def test_the_first_state_is_a_copy() -> None:
+    simulation = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings())
+    state = simulation.init()
+    for tensor in tensors(state).values():
+        tensor.zero_()
+    assert not equal(simulation.init(), state)
+
+
+def test_refusals() -> None:
+    simulation = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(rounds=1))
+    with pytest.raises(tdcd.JobError, match=r"a state is wanted, from init\(\) or round\(\), not "):
+        simulation.round(simulation.init().weights)  # type: ignore[arg-type]
+    with pytest.raises(tdcd.JobError, match="the state is of another federation, of the silos a, b, registry"):
+        simulation.round(tdcd.Simulation(WITH_REGISTRY, tdcd.models.Linear(), settings(), **WAYS["stale"][2]).init())
+    last = simulation.round(simulation.init())
+    with pytest.raises(tdcd.JobError, match="rounds: the settings have 1, and all of them are done"):
+        simulation.round(last)
+    wild = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(rate=1e200, loss="squared-error"))
+    with pytest.raises(tdcd.DivergedError, match=r"the weights of silo .* no longer finite after round \d of 8. Try a"):
+        wild.round(wild.round(wild.round(wild.init())))
+    with pytest.raises(tdcd.JobError, match="settings: a Settings is wanted, not "):
+        tdcd.Simulation(FEDERATION, tdcd.models.Linear(), SETTINGS)  # type: ignore[arg-type]
+    with pytest.raises(tdcd.JobError, match="workers: at least 1 is wanted, not 0"):
+        tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(), workers=0)
