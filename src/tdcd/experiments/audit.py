@@ -13,26 +13,22 @@ rest. Norms may tell a class by being large or by being small.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.compute import cores
 from tdcd.core.gradients import GradientPrivatizer
 from tdcd.core.objectives import BinaryCrossEntropy
-from tdcd.core.script import Diverged
-from tdcd.core.state import States
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
-from tdcd.engines import LocalEngine
-from tdcd.errors import JobError, nearest
+from tdcd.errors import DivergedError, JobError, nearest
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import Job
+from tdcd.training.callbacks import GradientRecorder
 from tdcd.training.labels import Labels
-from tdcd.training.metrics import measure
-from tdcd.training.setup import Setup, device_of, prepare
+from tdcd.training.simulation import Simulation
 from tdcd.training.tally import measured, ranks, tally
 
 Log = Callable[[int, int], None]
@@ -74,28 +70,6 @@ class Audit:
         return asdict(self)
 
 
-class _Recorder:
-    """Notes the logit gradients that one silo receives."""
-
-    def __init__(self, silo: str, samples: int, width: int) -> None:
-        self.silo = silo
-        self.first = torch.zeros(samples, width, dtype=torch.float64)
-        self.total = torch.zeros(samples, width, dtype=torch.float64)
-        self.norms = torch.zeros(samples, dtype=torch.float64)
-        self.count = torch.zeros(samples, dtype=torch.int64)
-
-    def __call__(self, silo: str, samples: Tensor, gradients: Tensor) -> None:
-        """Take gradients (B, E) of samples (B,)."""
-        if silo != self.silo:
-            return
-        gradients = gradients.double().cpu()
-        new = self.count[samples] == 0
-        self.first[samples[new]] = gradients[new]
-        self.total[samples] += gradients
-        self.norms[samples] += gradients.norm(dim=1)
-        self.count[samples] += 1
-
-
 def audit_labels(
     job: Job,
     data: JobData,
@@ -129,50 +103,51 @@ def audit_labels(
         raise JobError(f"--silo: '{silo}' receives no logit gradients{nearest(silo, others)}")
     if not others:
         raise JobError("every silo with features holds labels, so no silo receives logit gradients")
-    models = {name: job.model_of(name) for name in federation.with_features}
-    parts = (data.held_out.get(Part.VALIDATION), data.held_out.get(Part.TEST))
-    setup = prepare(federation, models, settings, *parts, device_of(job.device), job.labels)
     for privatizer in privatizers:
-        yield _audited(job, setup, privatizer, silo or others[0], on_progress)
+        yield _audited(job, data, privatizer, silo or others[0], on_progress)
 
 
-def _audited(job: Job, setup: Setup, privatizer: GradientPrivatizer | None, silo: str, on_progress: Log) -> Audit:
-    assert setup.private is not None  # noqa: S101
-    settings, private = job.training, replace(setup.private, privatizer=privatizer)
-    samples = len(setup.train)
-    recorder = _Recorder(silo, samples, setup.width)
-    rosters = {name: task.roster for name, task in setup.tasks.items()}
-    training = replace(setup.training(settings, rosters), private=private)
-    engine = LocalEngine(training, job.compute, job.workers or cores(), recorder)
-    states: States = training.initial()
-    done, diverged = 0, False
-    while done < settings.rounds and not diverged:
-        done += 1
+def _audited(job: Job, data: JobData, privatizer: GradientPrivatizer | None, silo: str, on_progress: Log) -> Audit:
+    settings, federation = job.training, data.federation
+    defence = {"clip": privatizer.clip, "noise": privatizer.noise} if privatizer else {"clip": None, "noise": 0.0}
+    recorder = GradientRecorder(silo, len(federation))
+    simulation = Simulation(
+        federation,
+        {name: job.model_of(name) for name in federation.with_features},
+        settings,
+        silos={name: own for name, own in job.silos.items() if name in federation.silos},
+        labels=job.labels.model_copy(update=defence),
+        validation=data.held_out.get(Part.VALIDATION),
+        test=data.held_out.get(Part.TEST),
+        compute=job.compute,
+        workers=job.workers,
+        device=job.device,
+        on_gradients=recorder.received,
+    )
+    state, diverged = simulation.init(), False
+    while state.done < settings.rounds and not diverged:
         try:
-            states, _ = engine.round(states, done)
-        except Diverged:
+            state = simulation.round(state)
+        except DivergedError:
             diverged = True
-        on_progress(done, settings.rounds)
+        on_progress(state.done + diverged, settings.rounds)
     heard = (recorder.count > 0) & recorder.total.isfinite().all(1)
-    labels = setup.train.labels.cpu()[heard].numpy().astype(np.int64)
+    labels = simulation.setup.train.labels.cpu()[heard].numpy().astype(np.int64)
     mean = recorder.total[heard] / recorder.count[heard, None]
     norms = (recorder.norms[heard] / recorder.count[heard]).numpy()
     first = recorder.first[heard]
-    metric, test = settings.objective.primary, None
-    if setup.test is not None and not diverged:
-        scores = engine.scores({name: state.weights for name, state in states.items()}, setup.test.features)
-        test = measure(settings.objective, scores, setup.test.labels).get(metric)
+    metric = settings.objective.primary
     return Audit(
         silo=silo,
         clip=privatizer.clip if privatizer else None,
         noise=privatizer.noise if privatizer else 0.0,
-        rounds=done,
+        rounds=state.done + diverged,
         diverged=diverged,
         samples=int(heard.sum()),
         first=_leak(first, _tied(first.norm(dim=1).numpy(), privatizer), labels),
         every=_leak(mean, _tied(norms, privatizer), labels),
         metric=metric,
-        test=test,
+        test=None if diverged else simulation.evaluate(state).test.get(metric),
     )
 
 
