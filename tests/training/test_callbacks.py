@@ -114,6 +114,17 @@ def test_a_round_is_what_happened() -> None:
     assert sum((round_.traffic for round_ in diary.rounds), Traffic()) == result.history[-1].traffic
 
 
+def test_looking_at_clients_changes_nothing() -> None:
+    class Looking(tdcd.Callback):
+        def after_round(self, finished: FinishedRound) -> None:
+            simulation = finished.simulation
+            assert simulation
+            assert finished.clients == simulation.clients(finished.before)
+            assert finished.clients is finished.clients
+
+    assert same(train(Looking()).blocks, WHOLE.blocks)
+
+
 def stops_at(*events: tuple[str, int]) -> Diary:
     return Diary(lambda what, number: tdcd.Stop("enough") if (what, number) in events else None)
 
@@ -326,5 +337,7 @@ def test_a_hub_cannot_stop_by_itself_nor_look_at_clients(tmp_path: Path) -> None
     assert run(tmp_path / "patience", tdcd.Callback()) == 8
     with pytest.raises(tdcd.JobError, match="callback Diary: a hub cannot stop by itself; use patience"):
         run(tmp_path / "stop", stops_at(("round", 6)))
+    with pytest.raises(tdcd.JobError, match="round 1: only a simulation knows each client's numbers"):
+        run(tmp_path / "clients", Looking("clients"))
     with pytest.raises(tdcd.JobError, match="round 1: only a simulation knows the mini-batch"):
         run(tmp_path / "batch", Looking("batch"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import tdcd
 from support import same
@@ -40,6 +41,7 @@ WAYS: dict[str, tuple[tdcd.Federation, dict[str, Any], dict[str, Any]]] = {
     "stale": (WITH_REGISTRY, {}, {"labels": tdcd.Labels(silo="registry", sharing="stale")}),
     "remembers": (FEDERATION, {"optimizer": "adam", "carry_optimizer": True, "aggregator": {"kind": "momentum"}}, {}),
     "rounded": (FEDERATION, {"codec": "float16", "schedule": {"kind": "cosine"}}, {}),
+    "uneven": (FEDERATION, {"participation": 0.7}, {"silos": {"b": tdcd.SiloSettings(local_steps=1, rate=0.05)}}),
     "oracle": (FEDERATION, {}, {"engine": "oracle"}),
 }
 
@@ -88,6 +90,7 @@ def test_a_state_can_be_forked_and_replayed(way: str) -> None:
     before = {name: tensor.clone() for name, tensor in tensors(second).items()}
     ahead = simulation.round(simulation.round(second))
     simulation.evaluate(ahead)
+    simulation.clients(second)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors(second).items())
     assert equal(simulation.round(simulation.round(second)), ahead)
     assert equal(simulation.round(first), second)
@@ -110,8 +113,9 @@ def test_refusals() -> None:
     with pytest.raises(tdcd.JobError, match="the state is of another federation, of the silos a, b, registry"):
         simulation.round(tdcd.Simulation(WITH_REGISTRY, tdcd.models.Linear(), settings(), **WAYS["stale"][2]).init())
     last = simulation.round(simulation.init())
-    with pytest.raises(tdcd.JobError, match="rounds: the settings have 1, and all of them are done"):
-        simulation.round(last)
+    for function in (simulation.round, simulation.clients):
+        with pytest.raises(tdcd.JobError, match="rounds: the settings have 1, and all of them are done"):
+            function(last)
     wild = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(rate=1e200, loss="squared-error"))
     with pytest.raises(tdcd.DivergedError, match=r"the weights of silo .* no longer finite after round \d of 8. Try a"):
         wild.round(wild.round(wild.round(wild.init())))
@@ -119,3 +123,74 @@ def test_refusals() -> None:
         tdcd.Simulation(FEDERATION, tdcd.models.Linear(), SETTINGS)  # type: ignore[arg-type]
     with pytest.raises(tdcd.JobError, match="workers: at least 1 is wanted, not 0"):
         tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(), workers=0)
+
+
+# Each client's numbers
+
+
+@pytest.mark.parametrize("sharing", ["shared", "exact"])
+@pytest.mark.parametrize(
+    "more", [{}, {"optimizer": {"kind": "sgd", "momentum": 0.5}, "weight_decay": 0.1, "clip_norm": 0.1}]
+)
+def test_each_clients_numbers_are_those_of_plain_torch(sharing: Any, more: dict[str, Any]) -> None:
+    """Two linear silos, by a few lines of autograd: the loss and gradient at θ_j, and the way of Q steps."""
+    chosen = settings(precision="float64", rounds=3, batch_size=9, **more)
+    labels = tdcd.Labels(silo="a", sharing=sharing)
+    simulation = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), chosen, labels=labels)
+    state = simulation.round(simulation.init())
+    got, batch = simulation.clients(state), set(simulation.training.batch(2).tolist())
+    parameters = {silo: list(module.parameters()) for silo, module in simulation.modules(state).items()}
+    embedded = {
+        silo: torch.tensor(X[silo]) @ weight.T.detach() + bias.detach() for silo, (weight, bias) in parameters.items()
+    }
+    seen = 0
+    for silo, other in (("a", "b"), ("b", "a")):
+        for client, held in CLIENTS[silo].items():
+            rows = sorted(batch & set(held))
+            if not rows:
+                assert client not in got[silo]
+                continue
+            theta = [p.detach().clone().requires_grad_() for p in parameters[silo]]
+            optimizer = torch.optim.SGD(theta, lr=0.2, momentum=0.5 if more else 0.0, weight_decay=chosen.weight_decay)
+            for step in range(3):
+                scores = torch.tensor(X[silo][rows]) @ theta[0].T + theta[1] + embedded[other][rows]
+                loss = binary_cross_entropy_with_logits(scores[:, 0], torch.tensor(Y[rows]).double())
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                norm = nn.utils.clip_grad_norm_(theta, chosen.clip_norm or 1e9)
+                if step == 0:
+                    expected = [len(rows), loss.item(), norm.item()]
+                optimizer.step()
+            with torch.no_grad():
+                drift = sum(((p - q) ** 2).sum() for p, q in zip(theta, parameters[silo], strict=True)) ** 0.5
+            mine = got[silo][client]
+            numbers = [mine.rows, mine.loss, mine.gradient_norm, mine.drift]
+            assert numbers == pytest.approx([*expected, float(drift)], rel=1e-9)
+            seen += 1
+    assert seen == sum(map(len, got.values())) == 4  # one has no rows in the mini-batch
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_clients_numbers_in_every_way(way: str) -> None:
+    """With one client a silo and plain averages, the drift is how far the hub's weights move."""
+    federation, chosen, more = WAYS[way]
+    simulation = tdcd.Simulation(federation, MODELS, settings(**chosen), **more)
+    clients = simulation.clients(simulation.round(simulation.init()))
+    assert set(clients) == {"a", "b"}
+    for silo, own in clients.items():
+        assert set(own) <= set(CLIENTS[silo])
+        assert all(0 < one.drift < 10 and one.loss > 0 and one.gradient_norm > 0 for one in own.values())
+    if way not in ("remembers", "rounded"):
+        pooled = tdcd.Simulation(federation.pooled(), MODELS, settings(**chosen), **more)
+        state = pooled.round(pooled.init())
+        before, after = state.weights["b"], pooled.round(state).weights["b"]
+        trained = pooled.setup.networks["b"].trainable
+        drift = sum(((after[name] - before[name]) ** 2).sum() for name in trained) ** 0.5
+        assert pooled.clients(state)["b"]["all"].drift == pytest.approx(float(drift), rel=1e-4)
+
+
+def test_a_silo_that_trains_nothing_has_numbers() -> None:
+    models: dict[str, Any] = {"a": nn.Linear(4, 1).requires_grad_(False), "b": tdcd.models.Linear()}
+    simulation = tdcd.Simulation(FEDERATION, models, settings())
+    numbers = simulation.clients(simulation.init())["a"].values()
+    assert all((one.gradient_norm, one.drift) == (0.0, 0.0) and one.loss > 0 for one in numbers)

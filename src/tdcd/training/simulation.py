@@ -1,6 +1,7 @@
 """A federation in this process, round by round: what ``train`` and the audit are made of, and a user's own loop."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Literal, get_args
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import DataError, JobError, nearest
 from tdcd.runs.records import Evaluation
+from tdcd.training.clients import ClientMeter, Clients
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Settings, SiloSettings
 from tdcd.training.setup import Models, device_of, prepare, starting_blocks
@@ -105,11 +107,23 @@ class Simulation:
         measurement, _ = self.engine.evaluate(state.silos, lambda _: "worse")
         return describe_evaluation(measurement, state, self.settings)
 
+    def clients(self, state: State) -> Clients:
+        """Return each client's loss, gradient norm and drift in the round that begins with a state.
+
+        The round is computed for it, client by client: it costs about two rounds on the "loop" path, and the memory
+        for the weights of all clients of a silo.
+        """
+        return self._meter.measure(state.silos, self._next(state))
+
     def modules(self, state: State) -> dict[str, nn.Module]:
         """Return each silo's network as an ordinary module with its weights in a state, in evaluation mode."""
         self._check(state)
         weights = state.weights
         return {silo: network.with_weights(weights[silo]) for silo, network in self.setup.networks.items()}
+
+    @cached_property
+    def _meter(self) -> ClientMeter:
+        return ClientMeter(self.training)
 
     def _next(self, state: State) -> int:
         """Return the number of the round that begins with a state."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from tdcd.core.ledger import Traffic
 from tdcd.errors import JobError
 from tdcd.runs.records import Evaluation, Outcome
+from tdcd.training.clients import Clients
 from tdcd.training.settings import Settings
 from tdcd.training.simulation import Simulation
 from tdcd.training.state import State
@@ -56,6 +57,15 @@ class FinishedRound:
     def batch(self) -> Tensor:
         """The sample numbers of the mini-batch, ascending: places in the federation's ``ids``."""
         return self._simulated("the mini-batch").training.batch(self.number)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """Each client's loss, gradient norm and drift.
+
+        They cost about two rounds on the "loop" path, and the memory for the weights of all clients of a silo; they
+        are computed when first asked for, and change nothing of the training.
+        """
+        return self._simulated("each client's numbers").clients(self.before)
 
     def _simulated(self, what: str) -> Simulation:
         if self.simulation is None:
