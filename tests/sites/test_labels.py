@@ -399,7 +399,8 @@ def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(
     labels = numbers()
     wanted = sums(tmp_path, labels, sharing, "squared-error", clients=2)
     training = wanted.training.model_copy(update={"rounds": 40, "evaluate_every": 20})
-    wanted = wanted.model_copy(update={"training": training})
+    patience = wanted.deployment.model_copy(update={"client_deadline": 600.0})  # while all are stopped, clocks go on
+    wanted = wanted.model_copy(update={"training": training, "deployment": patience})
     federation = LocalFederation.laid_out(wanted, tmp_path / "deployed")
     federation.start(quiet=True)
     seen: dict[Identity, int] = {}
