@@ -40,4 +40,4 @@ federation = tdcd.Federation.from_silos(silos, labels)
 settings = tdcd.Settings(loss="binary-cross-entropy", rounds=30, local_steps=5, batch_size=200, rate=0.1)
 for aggregator in (tdcd.aggregators.Average(), MovingAverage(keep=0.5)):
     result = tdcd.train(federation, tdcd.models.Linear(), settings, aggregator=aggregator)
-    print(f"{aggregator}: training loss {result.history[-1].train['loss']:.4f}")
+    print(f"{aggregator}: training loss {result.kept.train['loss']:.4f}")

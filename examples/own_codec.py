@@ -40,5 +40,5 @@ federation = tdcd.Federation.from_silos(silos, labels)
 settings = tdcd.Settings(loss="binary-cross-entropy", rounds=30, local_steps=5, batch_size=200, rate=0.1)
 for codec in (tdcd.codecs.Plain(), tdcd.codecs.Float16(), tdcd.codecs.BFloat16(), EightBits()):
     result = tdcd.train(federation, tdcd.models.MLP(hidden=[8]), settings, codec=codec)
-    last = result.history[-1]
-    print(f"{codec}: training loss {last.train['loss']:.4f}, {last.traffic.total / 1e3:,.0f} kB sent")
+    kept = result.kept
+    print(f"{codec}: training loss {kept.train['loss']:.4f}, {kept.traffic.total / 1e3:,.0f} kB sent")

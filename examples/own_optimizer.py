@@ -39,4 +39,4 @@ federation = tdcd.Federation.from_silos(silos, labels)
 settings = tdcd.Settings(loss="binary-cross-entropy", rounds=30, local_steps=5, batch_size=200, rate=0.01)
 for optimizer in (tdcd.optimizers.SGD(), tdcd.optimizers.Adam(), SignDescent()):
     result = tdcd.train(federation, tdcd.models.Linear(), settings, optimizer=optimizer)
-    print(f"{optimizer}: training loss {result.history[-1].train['loss']:.4f}")
+    print(f"{optimizer}: training loss {result.kept.train['loss']:.4f}")

@@ -164,7 +164,7 @@ def test_comparisons_never_cut_a_number(capsys: pytest.CaptureFixture[str], monk
             == 0
         )
     capsys.readouterr()
-    loss = tdcd.read_run("r1").final.train["loss"]
+    loss = tdcd.read_run("r1").kept.train["loss"]
     for width in (40, 60, 80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(width))
         assert run_command("compare", "r1", "r2") == 0

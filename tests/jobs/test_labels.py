@@ -114,7 +114,7 @@ def test_a_silo_with_labels_only(sharing: str, tmp_path: Path) -> None:
     result = run_job(job, tmp_path / "run")
     assert set(result.baselines) == {"clinic alone", "lab alone", "central", "one-tier"}
     assert result.federation.blocks["registry"] == {}
-    assert result.federation.final.test["auroc"] > 0.95
+    assert result.federation.kept.test["auroc"] > 0.95
     run = tdcd.load_run(tmp_path / "run")
     files: dict[str, list[Any]] = {s: [tmp_path / f"{s}{k}.csv" for k in range(2)] for s in ("clinic", "lab")}
     assert run.predict_tables(files).measures == {}

@@ -125,7 +125,7 @@ def test_a_row_for_every_evaluation_of_every_run() -> None:
         ("1", 2, 2, 4),
         ("2", 0, 0, 0),
     ]
-    assert frame["final"].to_list() == [False, False, True, True]
+    assert frame["kept"].to_list() == [False, False, True, True]
     assert frame["test_accuracy"].to_list() == [0.1, None, 0.9, 0.3], "null where it is undefined"
     assert frame["hub_to_hub"].to_list() == [0, 1, 2, 0], "in one place nothing is sent"
     assert ACCURACY.of(frame)["value"].to_list() == frame["test_accuracy"].to_list()

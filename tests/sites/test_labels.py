@@ -430,7 +430,7 @@ def test_processes_over_tls_end_as_the_simulation_and_others_never_have_a_label(
         assert here.test["loss"] == pytest.approx(there.test["loss"], rel=1e-9)
         assert here.better == there.better
     assert all(not line.train and not line.test for line in history["insurer"])
-    assert sum((h[-1].traffic.total for h in history.values()), 0) == expected.final.traffic.total
+    assert sum((h[-1].traffic.total for h in history.values()), 0) == expected.kept.traffic.total
     assert [line.better for line in history["insurer"]] == [line.better for line in history["bank"]]
     assert len(seen) == 6
     found_at = {who for who, count in seen.items() if count}

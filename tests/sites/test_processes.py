@@ -49,7 +49,7 @@ def test_a_deployed_federation_ends_as_the_simulation_does(
             for part in ("train", "validation", "test"):
                 assert getattr(here, part) == pytest.approx(dict(getattr(there, part)), abs=1e-6)
         total += history[-1].traffic
-    assert total == expected.final.traffic  # what was really sent is what the ledger counts
+    assert total == expected.kept.traffic  # what was really sent is what the ledger counts
     assert all(process.returncode == 0 for process in federation.processes.values()), logs
     alone = federation.sites[Identity(next(iter(federation.runs)))]  # started again, it needs nobody
     assert alone.start(quiet=True).wait(120) == 0

@@ -44,9 +44,11 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     assert losses(best) == losses(last)
     lowest = min(losses(best))
     assert lowest < losses(best)[-1]  # it did overfit
-    assert best.final.validation["loss"] == lowest
-    assert best.selected == best.final.round < 40
-    assert last.selected == last.final.round == 40
+    assert best.kept.validation["loss"] == lowest
+    assert best.selected == best.kept.round < 40
+    assert last.selected == last.kept.round == 40
+    assert best.final == best.history[-1] != best.kept
+    assert last.final == last.kept
     assert best.evaluate(HELD_OUT)["loss"] == pytest.approx(lowest, abs=1e-6)
     stored = tdcd.load_blocks(tmp_path / "run")
     assert all(torch.equal(stored[silo][name], t) for silo, block in best.blocks.items() for name, t in block.items())

@@ -82,8 +82,8 @@ class Json(Display):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
         self.name = "job"
-        final = {name: part.final.as_dict() for name, part in result.all.items()}
-        self._say("finished", directory=str(directory), report=str(report), results=final)
+        kept = {name: part.kept.as_dict() for name, part in result.all.items()}
+        self._say("finished", directory=str(directory), report=str(report), results=kept)
 
     def stopped(self, directory: Path | None) -> None:
         """See Display."""
@@ -132,27 +132,27 @@ class Spoken(Display):
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
-        finals = {name: part.final for name, part in result.all.items()}
-        names = list(finals["federation"].test)
+        kept = {name: part.kept for name, part in result.all.items()}
+        names = list(kept["federation"].test)
         table = Table(title="On the test samples", title_justify="left")
         table.add_column("trained by")
-        validated = self.metric in finals["federation"].validation
+        validated = self.metric in kept["federation"].validation
         for name in ["training loss", *([f"validation {self.metric}"] if validated else []), *names]:
             table.add_column(name, justify="right")
-        for name, final in finals.items():
+        for name, own in kept.items():
             cells = [
-                f"{final.train['loss']:.4f}",
-                *([f"{final.validation[self.metric]:.4f}"] if validated else []),
-                *(f"{final.test[m]:.4f}" if m in final.test else "–" for m in names),
+                f"{own.train['loss']:.4f}",
+                *([f"{own.validation[self.metric]:.4f}"] if validated else []),
+                *(f"{own.test[m]:.4f}" if m in own.test else "–" for m in names),
             ]
             table.add_row(name, *cells, style="bold" if name == "federation" else "")
         self.console.print()
         self.console.print(table)
         for name, part in result.all.items():
             if part.selected != part.history[-1].round:
-                kept = f"{name}: the weights of round {part.selected:,}, where the validation loss was lowest, are kept"
-                self.console.print(kept)
-        first, last = result.federation.history[0].train["loss"], finals["federation"].train["loss"]
+                note = f"{name}: the weights of round {part.selected:,}, where the validation loss was lowest, are kept"
+                self.console.print(note)
+        first, last = result.federation.history[0].train["loss"], kept["federation"].train["loss"]
         if last > first:
             self.console.print(
                 f"The training loss grew from {first:.4g} to {last:.4g}: "

@@ -31,7 +31,7 @@ DRAWN = {
     "partition": "Seeds draw first weights, mini-batches and the partition of the data: what is held out, who has it.",
 }
 """What the seeds of a sweep change."""
-HIDDEN = ("run", "place", "final", "seconds")
+HIDDEN = ("run", "place", "kept", "seconds")
 """Columns of a frame that are not for CSV files."""
 
 
@@ -43,7 +43,7 @@ def write_study(study: Study, directory: Path | str) -> Path:
         drawn = [(panel, [(picture, picture.svg()) for picture in _pictures(study, panel)]) for panel in study.panels]
         text = _render(study, drawn)
         tables = {
-            "results": study.frame.filter("final").select(pl.exclude(*HIDDEN, "^time_at_t_comm_.*$")),
+            "results": study.frame.filter("kept").select(pl.exclude(*HIDDEN, "^time_at_t_comm_.*$")),
             "curves": study.frame.select(pl.exclude(*HIDDEN, "status")),
         }
     except (LookupError, TypeError, ValueError, AttributeError, pl.exceptions.PolarsError) as error:

@@ -17,7 +17,7 @@ _ALWAYS = {
     "status": pl.String,
     "seed": pl.String,
     "place": pl.Int64,
-    "final": pl.Boolean,
+    "kept": pl.Boolean,
     "round": pl.Int64,
     "iteration": pl.Int64,
     "seconds": pl.Float64,
@@ -30,7 +30,7 @@ _ALWAYS = {
 def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
     """Return every evaluation of some runs, in order.
 
-    Columns: ``run``, its name; ``status`` and ``seed`` of the run; ``place`` in its history; ``final``, whether it is
+    Columns: ``run``, its name; ``status`` and ``seed`` of the run; ``place`` in its history; ``kept``, whether it is
     that of the selected weights; ``round``, ``iteration``, ``seconds``; the bytes sent so far, by direction; and
     ``PART_NAME`` for everything measured, null where it is undefined. ``rows_PART`` is how many rows of a part were
     measured; ``partial`` names the parts of which some were absent.
@@ -41,7 +41,7 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
             "status": run.status,
             "seed": str(run.job["training"]["seed"]),  # it may be larger than any type of numbers
             "place": place,
-            "final": line is final,
+            "kept": line is kept,
             "round": line.round,
             "iteration": line.iteration,
             "seconds": line.seconds,
@@ -51,7 +51,7 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
             **{way: getattr(Traffic() if run.in_one_place else line.traffic, way) for way in WAYS},
         }
         for name, run in runs.items()
-        for final in ([run.final] if run.history else [])
+        for kept in ([run.kept] if run.history else [])
         for place, line in enumerate(run.history)
     ]
     return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=_ALWAYS) if rows else pl.DataFrame({}, _ALWAYS)

@@ -106,11 +106,11 @@ class Line:
 
     def finals(self, measure: Measure) -> list[float]:
         """Return what each run ended with."""
-        return measure.of(self.visible()).filter("final")["value"].drop_nulls().to_list()
+        return measure.of(self.visible()).filter("kept")["value"].drop_nulls().to_list()
 
     def by_seed(self, measure: Measure) -> dict[str, float]:
         """Return what each run ended with, by its seed."""
-        ends = measure.of(self.visible()).filter("final").drop_nulls("value")
+        ends = measure.of(self.visible()).filter("kept").drop_nulls("value")
         return dict(ends.select("seed", "value").iter_rows())
 
     def measured(self, measure: Measure, costs: Costs | None = None) -> pl.DataFrame:

@@ -131,15 +131,15 @@ def pictures(run: RunRecord, metric: str | None = None) -> Iterator[Picture]:
 
 def _cards(run: RunRecord, metric: str) -> Iterator[tuple[str, str]]:
     if run.history:
-        last = run.final
+        kept = run.kept
         if metric:
-            yield f"test {label(metric)}", number(last.test[metric])
-        if last.train:
-            yield "training loss", number(last.train["loss"])
+            yield f"test {label(metric)}", number(kept.test[metric])
+        if kept.train:
+            yield "training loss", number(kept.train["loss"])
         ended = run.history[-1]
         yield "rounds", rounds_of(run)
-        if last.round != ended.round:
-            yield "round of the weights", f"{last.round:,}"
+        if kept.round != ended.round:
+            yield "round of the weights", f"{kept.round:,}"
         yield "local steps", f"{ended.iteration:,}"
         yield "time", duration(ended.seconds)
         if not run.in_one_place:
@@ -168,7 +168,7 @@ def _partial(run: RunRecord) -> str:
     least = join_names((f"{r.measured:,} of {r.every:,} {part} rows" for part, r in fewest.items()), most=3)
     text = f"In {count} clients were away: measured were {'at least ' if len(lines) > 1 else ''}{least}."
     text += " Such evaluations, drawn hollow, decide neither which weights are kept nor when to stop."
-    if run.final.partial:
+    if run.kept.partial:
         text += " The measures of the weights that are kept are of this kind."
     return text
 
@@ -181,7 +181,7 @@ def _curve(name: str, frame: pl.DataFrame, measure: Measure) -> Curve:
 
 def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:
     """Return the table of final measures."""
-    finals = LOSS.of(evaluation_frame(runs)).filter("final").drop_nulls("value")
+    finals = LOSS.of(evaluation_frame(runs)).filter("kept").drop_nulls("value")
     if finals.is_empty():
         return [], []
     measured = [name for name in finals.columns if not finals[name].is_null().all()]

@@ -44,7 +44,7 @@ def _partial(runs: Mapping[str, Sequence[RunRecord]], part: str) -> list[str]:
     """Tell which runs were measured in the end while clients were away."""
     texts = []
     for name, own in runs.items():
-        finals = [run.final for run in own if run.history]
+        finals = [run.kept for run in own if run.history]
         rows = [line.rows[part] for line in finals if part in line.partial]
         if rows:
             texts.append(f"{name}: {rows[0].measured:,} of {rows[0].every:,}")

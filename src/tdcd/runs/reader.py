@@ -72,8 +72,8 @@ class RunRecord:
         return result
 
     @property
-    def final(self) -> Evaluation:
-        """The evaluation of the selected weights; while the run is under way, the last one."""
+    def kept(self) -> Evaluation:
+        """The evaluation of the weights that are kept; while the run is under way, the last one."""
         selected = self.outcome.selected if self.outcome else None
         return next((line for line in self.history if line.round == selected), self.history[-1])
 

@@ -34,9 +34,14 @@ class Result:
     """The type of each silo's training rows; new rows are brought to it."""
 
     @property
-    def final(self) -> Evaluation:
+    def kept(self) -> Evaluation:
         """The evaluation of these weights."""
         return next((result for result in self.history if result.round == self.selected), self.history[-1])
+
+    @property
+    def final(self) -> Evaluation:
+        """The evaluation after the last round; with ``select = "best"`` these weights may be of an earlier one."""
+        return self.history[-1]
 
     @property
     def objective(self) -> Objective:
