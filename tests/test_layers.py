@@ -12,7 +12,7 @@ from pathlib import Path
 import tdcd
 
 PACKAGE = Path(tdcd.__file__).parent
-BASE = {"errors", "files", "malloc", "registry", "strict"}
+BASE = {"errors", "files", "malloc", "registry", "strict", "summary"}
 BELOW: dict[str, set[str]] = {
     "core": {"errors"},
     "models": BASE | {"core"},

@@ -34,6 +34,13 @@ class Strict(BaseModel, metaclass=_Raising):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield what differs from the defaults: a repr is short, and makes the same settings again."""
+        for name, value in super().__repr_args__():
+            field = type(self).model_fields.get(name or "")
+            if field is None or value != field.get_default(call_default_factory=True):
+                yield name, value
+
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_keys(cls, values: Any) -> Any:

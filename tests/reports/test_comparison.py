@@ -30,6 +30,7 @@ from tdcd.reports.remarks import remarks
 from tdcd.reports.study import Panel, Study, common_target, read_study
 from tdcd.reports.words import about
 from tdcd.runs.digests import seal, unseal
+from tdcd.runs.history import History
 from tdcd.runs.reader import RunRecord, read_history, read_run
 from tdcd.runs.records import Evaluation, Outcome, history_line
 
@@ -83,7 +84,7 @@ def made(steps: int, scores: Sequence[float], *, losses: Sequence[float] = (), s
         variant=variant,
         job={"training": {"local_steps": steps, "seed": seed}, "data": {"clients": clients, "features": silos}},
         federation=federation_record([silo_record(f"s{j}", [1] * clients) for j in range(silos)]),
-        history=history,
+        history=History(history),
         sessions=(),
         outcome=Outcome(status, True, last, last, last, last * steps, 1.0, None, {}),
         baselines={},
@@ -117,7 +118,9 @@ def test_means_and_bands_over_seeds() -> None:
 def test_a_row_for_every_evaluation_of_every_run() -> None:
     one, other = made(2, [0.1, 0.5, 0.9]), made(3, [0.3], variant="central", seed=2)
     odd = replace(one.history[1], test={})
-    frame = evaluation_frame({"one": replace(one, history=(one.history[0], odd, one.history[2])), "other": other})
+    frame = evaluation_frame(
+        {"one": replace(one, history=History([one.history[0], odd, one.history[2]])), "other": other}
+    )
     assert frame["run"].to_list() == ["one", "one", "one", "other"]
     assert frame.select("seed", "place", "round", "iteration").rows() == [
         ("1", 0, 0, 0),
@@ -130,7 +133,7 @@ def test_a_row_for_every_evaluation_of_every_run() -> None:
     assert frame["hub_to_hub"].to_list() == [0, 1, 2, 0], "in one place nothing is sent"
     assert ACCURACY.of(frame)["value"].to_list() == frame["test_accuracy"].to_list()
     assert Measure("test", "f1").of(frame)["value"].to_list() == [None] * 4
-    assert evaluation_frame({"empty": replace(one, history=())}).columns[:3] == ["run", "status", "seed"]
+    assert evaluation_frame({"empty": replace(one, history=History())}).columns[:3] == ["run", "status", "seed"]
 
 
 def test_time_to_a_target() -> None:
@@ -231,7 +234,7 @@ def partly(run: RunRecord, *places: int) -> RunRecord:
     """Let clients be away at some evaluations."""
     rows = {"train": Rows(100, 100), "test": Rows(7, 20)}
     lines = [replace(one, rows=rows) if place in places else one for place, one in enumerate(run.history)]
-    return replace(run, history=tuple(lines))
+    return replace(run, history=History(lines))
 
 
 def test_evaluations_without_all_rows_reach_nothing() -> None:

@@ -6,6 +6,7 @@ Rows are joined by that number and never by their position in somebody's file.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -23,6 +24,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        rows = (f"{silo} {tuple(x.shape[1:])}" for silo, x in self.features.items())
+        shown = ", ".join([*islice(rows, 5), *(["…"] if len(self.features) > 5 else [])])
+        return f"Samples({len(self):,}: {shown})"
 
     def to(self, device: torch.device) -> "Samples":
         """Return the samples on a device."""

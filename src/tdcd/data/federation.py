@@ -13,6 +13,7 @@ from torch import Tensor
 from tdcd.core.topology import Roster, Samples
 from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
 from tdcd.errors import DataError, join_names, nearest
+from tdcd.summary import Summary
 
 if TYPE_CHECKING:
     from tdcd.data.tables.preparation import Preparation
@@ -30,6 +31,10 @@ class Silo:
     ids: IDs | None = None
     """The ID of each row, in any order. By default rows are numbered 0, 1, 2, …; without features, IDs are
     those of the labels."""
+
+    def __repr__(self) -> str:
+        rows = "no features" if self.features is None else f"features {tuple(np.shape(self.features))}"
+        return f"Silo({self.name!r}: {rows}, {len(self.clients)} clients)"
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,22 @@ class Federation:
         if len(strange):
             raise DataError(f"{what} names IDs that the federation does not have: {join_names(strange)}")
         return torch.from_numpy(np.sort(places))
+
+    def _summary(self) -> Summary:
+        rows = []
+        for silo, roster in self.rosters.items():
+            own, counts = self.samples.features.get(silo), roster.counts()
+            held = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+            what = "labels only" if own is None else f"{tuple(own.shape[1:])} {own.dtype}".replace("torch.", "")
+            rows.append([silo, f"{len(roster.clients):,}", held, what])
+        title = f"Federation of {len(self.rosters)} silos, {len(self):,} samples"
+        return Summary(title, ["silo", "clients", "samples each", "a row"], rows)
+
+    def __repr__(self) -> str:
+        return self._summary().text()
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()
 
     def fingerprint(self) -> str:
         """Return a digest of all of the data: IDs, features, labels and who holds what."""

@@ -26,6 +26,7 @@ from tdcd.jobs.schema import Job, TableJob
 from tdcd.jobs.tables import overlap
 from tdcd.models import build
 from tdcd.runs.digests import check_files
+from tdcd.runs.history import History
 from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import FederationRecord, read_record
@@ -186,7 +187,7 @@ def load_run(path: Path | str) -> Run:
         networks,
         fit_blocks(load_blocks(path), initial, str(path / "blocks")),
         outcome.selected,
-        tuple(read_history(path)),
+        History(read_history(path)),
         dict.fromkeys(shapes, settings.dtype),
     )
     tables = shapes if isinstance(job, TableJob) else ()

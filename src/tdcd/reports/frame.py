@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tdcd.core.ledger import Traffic
 from tdcd.reports.words import WAYS, label
 from tdcd.runs.reader import RunRecord
+from tdcd.runs.records import PARTS
 
-PARTS = ("train", "validation", "test")
 LOWER = {"loss", "mse"}
 """Measures that are better the lower they are."""
 _ALWAYS = {
@@ -42,13 +41,8 @@ def evaluation_frame(runs: Mapping[str, RunRecord]) -> pl.DataFrame:
             "seed": str(run.job["training"]["seed"]),  # it may be larger than any type of numbers
             "place": place,
             "kept": line is kept,
-            "round": line.round,
-            "iteration": line.iteration,
-            "seconds": line.seconds,
-            "partial": " ".join(line.partial),
-            **{f"rows_{part}": line.rows[part].measured if part in line.rows else None for part in PARTS},
-            **{f"{part}_{what}": value for part in PARTS for what, value in line.measures(part).items()},
-            **{way: getattr(Traffic() if run.in_one_place else line.traffic, way) for way in WAYS},
+            **line.as_row(),
+            **(dict.fromkeys(WAYS, 0) if run.in_one_place else {}),
         }
         for name, run in runs.items()
         for kept in ([run.kept] if run.history else [])

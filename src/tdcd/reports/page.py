@@ -14,7 +14,7 @@ from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, join_names, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
-from tdcd.reports.frame import LOSS, PARTS, Measure, evaluation_frame
+from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import (
@@ -31,7 +31,7 @@ from tdcd.reports.words import (
     time,
 )
 from tdcd.runs.reader import RunRecord, read_run
-from tdcd.runs.records import SiloRecord
+from tdcd.runs.records import PARTS, SiloRecord
 
 
 def write_report(

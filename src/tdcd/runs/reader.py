@@ -12,6 +12,7 @@ import safetensors
 from tdcd.core.script import Sharing
 from tdcd.errors import DamagedError, RunError
 from tdcd.runs.digests import check_content
+from tdcd.runs.history import History
 from tdcd.runs.layout import ENVIRONMENT, FEDERATED, FEDERATION, HISTORY, RESULT, ROSTERS, SWEEP, variant_directory
 from tdcd.runs.records import (
     Evaluation,
@@ -37,7 +38,7 @@ class RunRecord:
     """"federation", "central", "one-tier" or "SILO alone"."""
     job: Mapping[str, Any]
     federation: FederationRecord
-    history: tuple[Evaluation, ...]
+    history: History
     sessions: tuple[Session, ...]
     outcome: Outcome | None
     """None while the run is under way."""
@@ -75,7 +76,7 @@ class RunRecord:
     def kept(self) -> Evaluation:
         """The evaluation of the weights that are kept; while the run is under way, the last one."""
         selected = self.outcome.selected if self.outcome else None
-        return next((line for line in self.history if line.round == selected), self.history[-1])
+        return self.history.kept(selected)
 
 
 def read_run(path: Path | str, variant: str | None = None) -> RunRecord:
@@ -97,7 +98,7 @@ def read_run(path: Path | str, variant: str | None = None) -> RunRecord:
         variant=variant or federation.variant,
         job=job,
         federation=federation,
-        history=tuple(read_history(path)),
+        history=History(read_history(path)),
         sessions=tuple(read_sessions(path)),
         outcome=read_outcome(path),
         baselines={

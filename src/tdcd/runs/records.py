@@ -19,6 +19,7 @@ from tdcd.files import write_atomically
 from tdcd.runs.digests import seal, unseal
 
 T = TypeVar("T")
+PARTS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,30 @@ class Evaluation:
     def measures(self, part: str) -> Mapping[str, float]:
         """Return loss and metrics on "train", "validation" or "test"."""
         return {"train": self.train, "validation": self.validation, "test": self.test}[part]
+
+    def as_row(self) -> dict[str, Any]:
+        """Return a row of a table of evaluations: rounds, time, rows measured, ``PART_NAME`` of all measures, bytes."""
+        return {
+            "round": self.round,
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "partial": " ".join(self.partial),
+            **{f"rows_{part}": self.rows[part].measured if part in self.rows else None for part in PARTS},
+            **{f"{part}_{name}": value for part in PARTS for name, value in self.measures(part).items()},
+            **asdict(self.traffic),
+        }
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+    def describe(self, most: int | None = None) -> str:
+        """Return round and measures as a line, of each part so many measures or all."""
+        parts = (
+            f"{part} {' '.join(f'{name} {value:.4g}' for name, value in [*self.measures(part).items()][:most])}"
+            for part in PARTS
+            if self.measures(part)
+        )
+        return "; ".join([f"round {self.round:,}", *parts])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,9 @@ from tdcd.core.task import sum_embeddings
 from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, to_tensor
 from tdcd.errors import DataError, join_names
-from tdcd.runs.records import Evaluation
+from tdcd.runs.history import History
+from tdcd.runs.records import PARTS, Evaluation
+from tdcd.summary import Summary
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
 
@@ -29,14 +32,14 @@ class Result:
     """The hubs' weights: after the last round, or those of the lowest validation loss."""
     selected: int
     """The round they are of."""
-    history: tuple[Evaluation, ...]
+    history: History
     row_types: Mapping[str, torch.dtype]
     """The type of each silo's training rows; new rows are brought to it."""
 
     @property
     def kept(self) -> Evaluation:
         """The evaluation of these weights."""
-        return next((result for result in self.history if result.round == self.selected), self.history[-1])
+        return self.history.kept(self.selected)
 
     @property
     def final(self) -> Evaluation:
@@ -80,3 +83,19 @@ class Result:
         result = self.scores(samples.features)
         labels = self.objective.prepare(samples.labels, result.shape[1], self.settings.dtype)
         return measure(self.objective, result, labels)
+
+    def _summary(self) -> Summary:
+        parts = [part for part in PARTS if self.kept.measures(part)]
+        names = list(dict.fromkeys(name for part in parts for name in self.kept.measures(part)))
+        weights = (
+            f"{silo} {sum(p.numel() for p in network.module.parameters()):,}" for silo, network in self.networks.items()
+        )
+        ended = f"Result of {self.final.round:,} rounds, {self.settings.loss_kind}"
+        rows = [[part, *(f"{self.kept.measures(part).get(name, nan):.4g}" for name in names)] for part in parts]
+        return Summary(f"{ended}; weights of round {self.selected:,}: {join_names(weights)}", ["", *names], rows)
+
+    def __repr__(self) -> str:
+        return self._summary().text()
+
+    def _repr_html_(self) -> str:
+        return self._summary().html()

@@ -24,6 +24,7 @@ from tdcd.engines.base import block_bytes
 from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import JobError
+from tdcd.runs.history import History
 from tdcd.runs.layout import FEDERATED
 from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
 from tdcd.runs.store import RunDirectory
@@ -137,7 +138,7 @@ def train(
                 loop.directory.save_preparation(silo, made.to_json())
         selected, blocks = loop.run()
     types = {silo: rows.dtype for silo, rows in setup.train.features.items()}
-    return Result(settings, setup.networks, blocks, selected, tuple(loop.history), types)
+    return Result(settings, setup.networks, blocks, selected, History(loop.history), types)
 
 
 def _listeners(callbacks: Sequence[Callback]) -> OnGradients | None:
