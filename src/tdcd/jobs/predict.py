@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 
 import numpy as np
 import polars as pl
 import torch
+from torch import nn
 
-from tdcd.core.network import Network
 from tdcd.data.arrays import Array
 from tdcd.data.federation import samples
 from tdcd.data.holdout import Part
@@ -24,15 +23,11 @@ from tdcd.jobs.data import load_data
 from tdcd.jobs.load import load_job
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.jobs.tables import overlap
-from tdcd.models import build
-from tdcd.runs.digests import check_files
-from tdcd.runs.history import History
-from tdcd.runs.layout import FEDERATION, JOB, check_run, preparation_file
-from tdcd.runs.reader import read_history, read_outcome
-from tdcd.runs.records import FederationRecord, read_record
-from tdcd.runs.store import load_blocks
+from tdcd.models import ModelSpec
+from tdcd.runs.layout import JOB, RESULT, preparation_file
+from tdcd.runs.records import Outcome, read_record
+from tdcd.runs.stored_job import stored_job
 from tdcd.training.result import Result
-from tdcd.training.setup import fit_blocks, starting_blocks
 
 
 @dataclass(frozen=True)
@@ -51,10 +46,11 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run of a job. ``load_run`` reads one."""
+    """A finished run. ``load_run`` reads one."""
 
     path: Path
-    job: Job
+    job: Job | None
+    """None for a run that was made from Python."""
     result: Result
     classes: tuple[str, ...]
     """What the classes 0, 1, 2, … stand for, where that is known."""
@@ -63,6 +59,9 @@ class Run:
     ended: str
     """How it ended, in a few words."""
 
+    def __repr__(self) -> str:
+        return f"Run {self.path}, {self.ended}\n{self.result!r}"
+
     def predict_tables(self, files: Mapping[str, Sequence[Path | str]]) -> Predictions:
         """Predict from tables with the columns of the training: for the IDs that all silos' files have.
 
@@ -70,7 +69,8 @@ class Run:
             files: The files of each silo; those under "SILO/CLIENT" are written as that client's files are.
         """
         if not isinstance(self.job, TableJob):
-            raise DataError(f"{self.path}: it was trained on {self.job.data.source}, not on tables")
+            source = self.job.data.source if self.job else "arrays from Python (result.predict takes some)"
+            raise DataError(f"{self.path}: it was trained on {source}, not on tables")
         tables = self._open(self.job, files)
         missing = [silo for silo in self.result.networks if silo not in tables]
         if missing:
@@ -122,6 +122,8 @@ class Run:
 
     def predict_held_out(self) -> Predictions:
         """Predict the job's own test samples, and measure how well."""
+        if self.job is None:
+            raise DataError(f"{self.path}: only a job has test samples; from Python, call result.evaluate(samples)")
         data = load_data(self.job, str(self.path))
         made = data.federation
         if (made.preparations, made.classes) != (self.preparations, self.classes):
@@ -154,46 +156,25 @@ class Run:
         return self.classes if len(self.classes) == count else [str(number) for number in range(count)]
 
 
-def load_run(path: Path | str) -> Run:
+def load_run(path: Path | str, models: Mapping[str, ModelSpec | nn.Module] | None = None) -> Run:
     """Read a run that has ended, with its networks and weights.
 
+    Args:
+        path: The directory.
+        models: The network of each silo that was trained with an ``nn.Module``, from Python.
+
     Raises:
-        RunError: it is not a run of a job, has not ended, or is damaged.
+        RunError: it is not a run, has not ended, or is damaged.
+        ModelError: a module is missing, or another one than was trained.
     """
     path = Path(path)
-    check_run(path)
-    federation = read_record(path / FEDERATION, FederationRecord)
-    shapes = {silo.name: silo.row_shape for silo in federation.silos if silo.features}
-    label_only = [silo.name for silo in federation.silos if not silo.features]
-    if federation.peers:
-        raise RunError(
-            f"{path}: it is the run of one hub, of silo {join_names([*shapes, *label_only])}, and predictions need the "
-            f"weights of silo {join_names(federation.peers)} too, which are at their own hubs. Where all data may be "
-            "in one place, train the job there with tdcd train, and predict from that run"
-        )
-    outcome = read_outcome(path)
-    if outcome is None:
-        raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
-    job = load_job(path / JOB)
-    check_files(path, outcome.files)
-    settings = job.training
-    networks = {
-        silo: Network(build(job.model_of(silo), silo, shape, federation.embedding, settings.seed), settings.dtype)
-        for silo, shape in shapes.items()
-    }
-    initial = starting_blocks(networks, None, label_only)
-    result = Result(
-        settings,
-        networks,
-        fit_blocks(load_blocks(path), initial, str(path / "blocks")),
-        outcome.selected,
-        History(read_history(path)),
-        dict.fromkeys(shapes, settings.dtype),
-    )
-    tables = shapes if isinstance(job, TableJob) else ()
+    result = Result.load(path, models)
+    job = load_job(path / JOB) if "data" in stored_job(path) else None
+    tables = result.networks if isinstance(job, TableJob) else ()
     preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
+    outcome = read_record(path / RESULT, Outcome)
     ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
-    return Run(path, job, result, federation.classes, preparations, ended)
+    return Run(path, job, result, result.description.classes, preparations, ended)
 
 
 def _label_owner(job: TableJob, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:

@@ -1,9 +1,10 @@
 """Any of the model specifications, read from a table, and the networks built from them."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator, Discriminator, Tag
+from pydantic import BeforeValidator, Discriminator, Tag, TypeAdapter
 from torch import nn
 
 from tdcd.core.seeds import derive
@@ -52,6 +53,12 @@ Model = Annotated[
     BeforeValidator(_known),
 ]
 """The type of a ``[model]`` table."""
+
+
+def read_model(table: Mapping[str, Any]) -> ModelSpec:
+    """Return the specification that ``model_dump`` wrote as a table."""
+    result: ModelSpec = TypeAdapter(Model).validate_python(table)
+    return result
 
 
 def build(spec: ModelSpec, silo: str, shape: Shape, outputs: int, seed: int) -> nn.Module:

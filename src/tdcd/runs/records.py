@@ -138,6 +138,10 @@ class SiloRecord:
     compute: str
     columns: tuple[ColumnRecord, ...]
     clients: tuple[ClientRecord, ...]
+    row_type: str = "float32"
+    """Of the rows that it was trained on; new ones are brought to it."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """The specification that its network is built from; nothing for a module of the user's own."""
 
 
 @dataclass(frozen=True)

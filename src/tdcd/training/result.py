@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
+from pathlib import Path
+from shlex import quote
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +15,22 @@ from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
 from tdcd.core.topology import Samples
-from tdcd.data.arrays import ArrayLike, to_tensor
-from tdcd.errors import DataError, join_names
+from tdcd.data.arrays import ArrayLike, fingerprint, to_tensor
+from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
+from tdcd.models import ModelSpec
+from tdcd.models.spec import read_model
+from tdcd.runs.digests import check_files
 from tdcd.runs.history import History
-from tdcd.runs.records import PARTS, Evaluation
+from tdcd.runs.layout import BLOCKS, FEDERATION, check_run
+from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.records import PARTS, Evaluation, FederationRecord, Outcome, read_record
+from tdcd.runs.store import RunDirectory, load_blocks
+from tdcd.runs.stored_job import stored_job
+from tdcd.runs.tensors import flatten
 from tdcd.summary import Summary
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
+from tdcd.training.setup import build_network, fit_blocks, starting_blocks
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,8 @@ class Result:
     selected: int
     """The round they are of."""
     history: History
-    row_types: Mapping[str, torch.dtype]
-    """The type of each silo's training rows; new rows are brought to it."""
+    description: FederationRecord
+    """Who took part, on what rows, and what the networks are built from."""
 
     @property
     def kept(self) -> Evaluation:
@@ -60,7 +71,8 @@ class Result:
         missing = sorted(set(self.networks) - set(features))
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
-        tensors = {silo: to_tensor(features[silo], f"silo '{silo}'").to(self.row_types[silo]) for silo in self.networks}
+        types = {silo.name: getattr(torch, silo.row_type) for silo in self.description.silos}
+        tensors = {silo: to_tensor(features[silo], f"silo '{silo}'").to(types[silo]) for silo in self.networks}
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
@@ -83,6 +95,74 @@ class Result:
         result = self.scores(samples.features)
         labels = self.objective.prepare(samples.labels, result.shape[1], self.settings.dtype)
         return measure(self.objective, result, labels)
+
+    def save(self, directory: Path | str) -> None:
+        """Write all that predictions need, as a run does; ``load`` reads it, without the data.
+
+        Raises:
+            RunError: the directory holds a run, or something else that would be replaced.
+        """
+        job = {"training": self.settings.model_dump(exclude_none=True)}
+        outcome = Outcome(
+            status="finished",
+            confirmed=True,
+            round=self.final.round,
+            rounds=self.settings.rounds,
+            selected=self.selected,
+            iteration=self.final.iteration,
+            seconds=self.final.seconds,
+            evaluated=self.kept,
+            files={},
+        )
+        with RunDirectory.open(Path(directory), job, resume=False) as run:
+            run.begin_run(run.identify({"weights": fingerprint(flatten("block", self.blocks))}))
+            run.begin(self.description, self.history)
+            run.finish(outcome, self.blocks)
+
+    @classmethod
+    def load(cls, directory: Path | str, models: Mapping[str, ModelSpec | nn.Module] | None = None) -> "Result":
+        """Read what ``save`` wrote, or the result of a run that has ended.
+
+        Args:
+            directory: Where it is.
+            models: The network of each silo that was trained with an ``nn.Module``: code is not saved, its weights are.
+
+        Raises:
+            RunError: it is no run, has not ended, or is damaged.
+            ModelError: a module is missing, or another one than was trained.
+        """
+        path, given = Path(directory), models or {}
+        check_run(path)
+        description = read_record(path / FEDERATION, FederationRecord)
+        silos = {silo.name: silo for silo in description.silos}
+        if description.peers:
+            raise RunError(
+                f"{path}: it is the run of one hub, of silo {join_names(silos)}, and predictions need the weights of "
+                f"silo {join_names(description.peers)} too, which are at their own hubs. Where all data may be in one "
+                "place, train the job there with tdcd train, and predict from that run"
+            )
+        outcome = read_outcome(path)
+        if outcome is None:
+            raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
+        check_files(path, outcome.files)
+        for name in given:
+            if name not in silos:
+                raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
+        settings = Settings(**stored_job(path)["training"])
+        networks = {}
+        for name, silo in silos.items():
+            if not silo.features:
+                continue
+            if not silo.model and name not in given:
+                raise ModelError(
+                    f"{path}: silo '{name}' was trained with a module of your own, {silo.network}, whose code is not "
+                    f'saved; give one, whatever its weights: models={{"{name}": {silo.network}(…)}}'
+                )
+            model = given[name] if name in given else read_model(silo.model)
+            networks[name] = build_network(name, model, silo.row_shape, description.embedding, settings)
+        initial = starting_blocks(networks, None, [name for name in silos if name not in networks])
+        blocks = fit_blocks(load_blocks(path), initial, str(path / BLOCKS))
+        return cls(settings, networks, blocks, outcome.selected, History(read_history(path)), description)
 
     def _summary(self) -> Summary:
         parts = [part for part in PARTS if self.kept.measures(part)]

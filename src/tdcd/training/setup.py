@@ -42,8 +42,8 @@ class Setup:
     test: Samples | None
     width: int
     """E, the width of the embeddings."""
-    descriptions: Mapping[str, str]
-    """Each silo's network in a few words."""
+    models: Mapping[str, ModelSpec | nn.Module]
+    """What each silo's network is made of."""
     private: PrivateLabels | None = None
     """The labels, if one silo keeps them and others need them."""
     label_only: tuple[str, ...] = ()
@@ -142,17 +142,13 @@ def prepare(
         )
         for silo in federation.with_features
     }
-    record = {
-        silo: model.describe() if isinstance(model, ModelSpec) else type(model).__name__
-        for silo, model in chosen.items()
-    }
     private = None
     if labels.label_holder and labels.sharing and set(tasks) - {labels.label_holder}:
         private = PrivateLabels(
             labels.label_holder, labels.sharing, train.labels, objective, labels.privatizer, settings.seed
         )
     label_only = tuple(silo for silo in federation.silos if silo not in tasks)
-    return Setup(tasks, networks, train, validation, test, width, record, private, label_only, own)
+    return Setup(tasks, networks, train, validation, test, width, chosen, private, label_only, own)
 
 
 def _own_settings(federation: Federation, settings: Settings, silos: Mapping[str, SiloSettings]) -> dict[str, Settings]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdcd.compute import ComputeName
 from tdcd.core.aggregators import Aggregator
@@ -24,6 +24,7 @@ from tdcd.engines.base import block_bytes
 from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
 from tdcd.errors import JobError
+from tdcd.models import ModelSpec
 from tdcd.runs.history import History
 from tdcd.runs.layout import FEDERATED
 from tdcd.runs.records import ClientRecord, ColumnRecord, FederationRecord, SiloRecord
@@ -121,6 +122,7 @@ def train(
         for callback in callbacks:
             callback.noted(note)
     loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
+    description = describe_federation(federation, setup, settings, computing, variant)
     with ExitStack() as stack:
         if directory is not None:
             given = {"engine": engine, "compute": compute, "device": device}
@@ -132,13 +134,12 @@ def train(
             batch_of = simulation.training.batch
             given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
             loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
-            loop.begin(describe_federation(federation, setup, settings, computing, variant))
+            loop.begin(description)
             loop.directory.save_rosters(federation.rosters, given_batches)
             for silo, made in federation.preparations.items():
                 loop.directory.save_preparation(silo, made.to_json())
         selected, blocks = loop.run()
-    types = {silo: rows.dtype for silo, rows in setup.train.features.items()}
-    return Result(settings, setup.networks, blocks, selected, History(loop.history), types)
+    return Result(settings, setup.networks, blocks, selected, History(loop.history), description)
 
 
 def _listeners(callbacks: Sequence[Callback]) -> OnGradients | None:
@@ -199,7 +200,8 @@ def describe_federation(
                 setup.networks.get(silo),
                 settings,
                 row_shape=setup.tasks[silo].features.shape[1:] if silo in setup.tasks else (),
-                network_description=setup.descriptions.get(silo, ""),
+                row_type=setup.tasks[silo].features.dtype if silo in setup.tasks else settings.dtype,
+                model=setup.models.get(silo),
                 compute=engine.compute_plan.get(silo, "nothing"),
                 preparation=federation.preparations.get(silo),
             )
@@ -216,12 +218,14 @@ def describe_silo(
     settings: Settings,
     *,
     row_shape: Sequence[int],
-    network_description: str,
+    row_type: torch.dtype,
+    model: ModelSpec | nn.Module | None,
     compute: str,
     preparation: "Preparation | None",
 ) -> SiloRecord:
     """Describe a silo; one that has labels only has no network."""
     block: Block = {}
+    spec = model if isinstance(model, ModelSpec) and network else None
     if network:
         state = SiloState({n: torch.zeros_like(t, device="cpu") for n, t in named_tensors(network.module)})
         sent = settings.steps.sent(state, network.trainable)
@@ -230,7 +234,7 @@ def describe_silo(
         name=silo,
         features=network is not None,
         row_shape=tuple(row_shape),
-        network=network_description if network else "none, only labels",
+        network=spec.describe() if spec else type(model).__name__ if network else "none, only labels",
         parameters=sum(p.numel() for p in network.module.parameters()) if network else 0,
         block_bytes=block_bytes(block),
         compute=compute,
@@ -241,6 +245,8 @@ def describe_silo(
         clients=tuple(
             ClientRecord(name, rows) for name, rows in sorted(zip(roster.clients, roster.counts(), strict=True))
         ),
+        row_type=str(row_type).removeprefix("torch."),
+        model=spec.model_dump(mode="json", exclude_none=True) if spec else {},
     )
 
 

@@ -242,7 +242,8 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         hub.prepared.model.network,
         job.training,
         row_shape=hub.prepared.model.shape or (),
-        network_description=job.model_of(hub.context.silo).describe(),
+        row_type=job.training.dtype,
+        model=job.model_of(hub.context.silo),
         compute="at its clients' sites",
         preparation=hub.setup.preparation,
     )
