@@ -41,6 +41,8 @@ from tdcd.training.callbacks import Callback, FinishedRound
 SHAPES: dict[str, tuple[int, ...]] = {
     "linear": (5,),
     "mlp": (4,),
+    "mlp-tanh": (4,),
+    "mlp-gelu": (4,),
     "lstm": (6, 3),
     "cnn": (1, 4, 3),
     "cnn-batchnorm": (2, 5, 4),
@@ -57,6 +59,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 MODELS: dict[str, ModelSpec] = {
     "linear": Linear(),
     "mlp": MLP(hidden=[6, 5]),
+    "mlp-tanh": MLP(hidden=[6, 5], activation="tanh"),
+    "mlp-gelu": MLP(hidden=[6, 5], activation="gelu"),
     "lstm": LSTM(hidden=3),
     "cnn": CNN(channels=[3]),
     "cnn-batchnorm": CNN(channels=[2, 3], batch_norm=True),

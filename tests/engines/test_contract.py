@@ -16,7 +16,7 @@ from tdcd.core.optimizers import SGD
 from tdcd.core.task import SiloTask
 from tdcd.engines import LocalEngine, local
 
-FAST = ("linear", "mlp", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
+FAST = ("linear", "mlp", "mlp-tanh", "mlp-gelu", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
 ROWS = tuple(codecs for codecs in CODINGS if not codecs.changes)
 PATHS = ("auto", "loop", "stacked", "layers")
 
@@ -34,20 +34,20 @@ def test_default_engine_agrees_with_the_oracle_on_deep_networks(drawn: Problem) 
 
 
 @settings(max_examples=examples(25))
-@given(problems(("linear", "mlp", "cnn", "cnn-batchnorm")))
+@given(problems(("linear", "mlp", "mlp-gelu", "cnn", "cnn-batchnorm")))
 def test_stacked_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("stacked"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @settings(max_examples=examples(40))
-@given(problems(("linear", "mlp")))
+@given(problems(("linear", "mlp", "mlp-tanh")))
 def test_layers_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("layers"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @pytest.mark.skipif(bool(kernels.load("chain")[1]), reason=f"no kernel here: {kernels.load('chain')[1]}")
 @settings(max_examples=examples(80))
-@given(problems(("linear", "mlp", "dense", "lstm", "cnn", "images"), LINEAR, losses=KERNELS))
+@given(problems(("linear", "mlp", "mlp-tanh", "dense", "lstm", "cnn", "images"), LINEAR, losses=KERNELS))
 def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     assert distance(plain.run(plain.engine("kernel"), 2), plain.run(plain.engine("oracle"), 2)) < 1e-9

@@ -1,3 +1,5 @@
+from typing import Any, get_args
+
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +18,7 @@ READ: TypeAdapter[ModelSpec] = TypeAdapter(Model)
         (Linear(), (1, 8, 4)),
         (MLP(), (7,)),
         (MLP(hidden=[3, 4, 5]), (2, 3)),
+        *((MLP(activation=activation), (7,)) for activation in get_args(MLP.model_fields["activation"].annotation)),
         (LSTM(hidden=8), (48, 19)),
         (CNN(), (1, 8, 4)),
         (CNN(channels=[4, 4, 4, 4]), (3, 5, 3)),
@@ -27,6 +30,12 @@ READ: TypeAdapter[ModelSpec] = TypeAdapter(Model)
 def test_rows_to_embeddings(spec: ModelSpec, shape: tuple[int, ...]) -> None:
     network = spec.module(shape, 6)
     assert network(torch.randn(4, *shape)).shape == (4, 6)
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", nn.ReLU), ("gelu", nn.GELU), ("silu", nn.SiLU)])
+def test_an_activation_follows_each_hidden_layer(activation: Any, kind: type[nn.Module]) -> None:
+    layers = list(MLP(hidden=[3, 4], activation=activation).module((7,), 2).children())
+    assert [type(layer) for layer in layers] == [nn.Flatten, nn.Linear, kind, nn.Linear, kind, nn.Linear]
 
 
 def test_resnet18_is_the_papers() -> None:
@@ -83,7 +92,7 @@ def test_read_from_a_table() -> None:
     assert READ.validate_python({"kind": "mlp", "hidden": [3]}) == MLP(hidden=[3])
     assert READ.validate_python({"kind": "a.b:c", "options": {"x": 1}}) == Imported(kind="a.b:c", options={"x": 1})
     assert MLP(hidden=(3,)) == MLP(hidden=[3])  # type: ignore[arg-type]
-    assert MLP(hidden=[3, 4]).describe() == "mlp, hidden 3 4"
+    assert MLP(hidden=[3, 4], activation="tanh").describe() == "mlp, hidden 3 4, activation tanh"
     assert CNN(batch_norm=True).describe() == "cnn, channels 16 32, batch norm True"
 
 

@@ -23,7 +23,7 @@ class ModelSpec(Strict):
         """
 
     def describe(self) -> str:
-        """Describe the network in a few words: ``mlp, hidden 64 32``."""
+        """Describe the network in a few words: ``mlp, hidden 64 32, activation relu``."""
         options = self.model_dump()
         words = [str(options.pop("kind"))]
         for name, value in options.items():
