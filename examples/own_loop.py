@@ -14,7 +14,7 @@ silos = [
     tdcd.Silo("laboratory", rows[:469, 15:], [range(0, 469, 2), range(1, 469, 2)]),
 ]
 federation = tdcd.Federation.from_silos(silos, labels[:469])
-test = tdcd.samples({"clinic": rows[469:, :15], "laboratory": rows[469:, 15:]}, labels[469:])
+test = tdcd.Samples.from_arrays({"clinic": rows[469:, :15], "laboratory": rows[469:, 15:]}, labels[469:])
 models = tdcd.models.Linear()
 settings = tdcd.Settings(loss="binary-cross-entropy", rounds=100, local_steps=5, batch_size=200, rate=0.1)
 

@@ -20,7 +20,7 @@ federation = tdcd.Federation.from_silos(
     ],
     labels=defaults[:1000],
 )
-test = tdcd.samples({silo: rows[held_out] for silo, rows in features.items()}, defaults[held_out])
+test = tdcd.Samples.from_arrays({silo: rows[held_out] for silo, rows in features.items()}, defaults[held_out])
 
 models = {"bank": tdcd.models.Linear(), "insurer": tdcd.models.MLP(hidden=[32])}
 settings = tdcd.Settings(loss="binary-cross-entropy", rounds=300, local_steps=5, batch_size=256, rate=0.1)

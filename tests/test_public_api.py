@@ -1,6 +1,8 @@
 """What users import is pinned: a change here is a change for them and belongs into the CHANGELOG."""
 
 import inspect
+import subprocess
+import sys
 
 import tdcd
 
@@ -9,7 +11,7 @@ PUBLIC = {
     "JobCallback", "JobData", "JobError", "JobResult", "Labels", "ModelError", "Result", "Run", "RunError", "Samples",
     "Settings", "Silo", "SiloSettings", "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError",
     "aggregators", "callbacks", "codecs", "load_blocks", "load_data", "load_job", "load_run", "load_sweep", "models",
-    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "samples", "times",
+    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "times",
     "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 CALLBACKS = {"Callback", "EarlyStopping", "FinishedRound", "GradientRecorder", "Progress", "Start", "Stop"}
@@ -51,6 +53,12 @@ def test_signatures() -> None:
     assert list(inspect.signature(tdcd.run_job).parameters) == ["job", "directory", "resume", "callbacks", "where"]
     assert list(inspect.signature(tdcd.load_job).parameters) == ["path", "overrides", "clients"]
     assert set(tdcd.Settings.model_fields) == SETTINGS
+
+
+def test_names_that_are_not_imported_yet_are_listed() -> None:
+    code = "import sys, tdcd; print(set(tdcd.__all__) - set(dir(tdcd)), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set() False\n"
 
 
 def test_unknown_names_are_refused() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdcd import models
     from tdcd.core import aggregators, codecs, objectives, optimizers
-    from tdcd.core.topology import Samples
     from tdcd.costs import Costs
-    from tdcd.data.federation import Federation, Silo, samples
+    from tdcd.data.federation import Federation, Silo
+    from tdcd.data.samples import Samples
     from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
@@ -58,7 +58,7 @@ _HOMES = {
     "Result": "tdcd.training.result",
     "Run": "tdcd.jobs.predict",
     "RunError": "tdcd.errors",
-    "Samples": "tdcd.core.topology",
+    "Samples": "tdcd.data.samples",
     "Settings": "tdcd.training.settings",
     "Silo": "tdcd.data.federation",
     "SiloSettings": "tdcd.training.settings",
@@ -77,7 +77,6 @@ _HOMES = {
     "read_study": "tdcd.reports.study",
     "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweep_run",
-    "samples": "tdcd.data.federation",
     "times": "tdcd.reports.pricing",
     "traffic_by_round": "tdcd.reports.pricing",
     "train": "tdcd.training.train",
@@ -137,7 +136,6 @@ __all__ = [
     "read_study",
     "run_job",
     "run_sweep",
-    "samples",
     "times",
     "traffic_by_round",
     "train",
@@ -152,3 +150,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tdcd' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

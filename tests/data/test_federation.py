@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdcd import DataError, Federation, Silo, samples
+from tdcd import DataError, Federation, Samples, Silo
 
 X = np.arange(12.0).reshape(6, 2)
 Y = np.array([0, 1, 0, 1, 1, 0])
@@ -108,11 +108,11 @@ def test_unknown_ids_in_a_batch() -> None:
 
 
 def test_test_samples_must_fit() -> None:
-    assert len(samples({"a": X}, Y)) == 6
+    assert len(Samples.from_arrays({"a": X}, Y)) == 6
     with pytest.raises(DataError, match="silo 'a' has 5 rows, and there are 6 labels"):
-        samples({"a": X[:5]}, Y)
+        Samples.from_arrays({"a": X[:5]}, Y)
     with pytest.raises(DataError, match="test rows of silo 'a': NaN"):
-        samples({"a": NAN}, Y)
+        Samples.from_arrays({"a": NAN}, Y)
 
 
 def test_the_fingerprint_sees_every_part() -> None:

@@ -25,7 +25,7 @@ def test_follows_the_authors_trajectory(name: str, engine: EngineName) -> None:
         [tdcd.Silo(silo, rows[:, :, chosen], held) for silo, chosen in columns.items()],
         record["y_train"][record["perm"]],
     )
-    test = tdcd.samples({s: record["X_test"][:, :, c] for s, c in columns.items()}, record["y_test"])
+    test = tdcd.Samples.from_arrays({s: record["X_test"][:, :, c] for s, c in columns.items()}, record["y_test"])
 
     def weights(stage: str) -> dict[str, dict[str, np.ndarray]]:
         outcome: dict[str, dict[str, np.ndarray]] = {}

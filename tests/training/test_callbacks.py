@@ -28,7 +28,7 @@ Y = (X[:, 0] + X[:, 4] + 1.5 * RNG.normal(size=60) > 0).astype(int)
 FEDERATION = tdcd.Federation.from_silos(
     [tdcd.Silo(name, x, [range(25), range(25, 40)]) for name, x in (("a", X[:40, :3]), ("b", X[:40, 3:]))], Y[:40]
 )
-HELD_OUT = tdcd.samples({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
+HELD_OUT = tdcd.Samples.from_arrays({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
 KEYS = {"loss": "binary-cross-entropy", "rounds": 12, "local_steps": 4, "batch_size": 30, "rate": 0.5,
         "evaluate_every": 4, "checkpoint_every": 5}  # fmt: skip
 

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 6))
 Y = (X[:, 0] + X[:, 4] + 1.5 * RNG.normal(size=60) > 0).astype(np.int64)
 """Noisy: the validation loss falls a while, and rises."""
-HELD_OUT = tdcd.samples({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
+HELD_OUT = tdcd.Samples.from_arrays({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
 FEDERATION = tdcd.Federation.from_silos(
     [tdcd.Silo(name, x, [range(25), range(25, 40)]) for name, x in (("a", X[:40, :3]), ("b", X[:40, 3:]))], Y[:40]
 )

@@ -220,7 +220,7 @@ def test_another_job_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_other_inputs_are_refused_and_change_nothing(tmp_path: Path) -> None:
-    test = tdcd.samples({"a": X[:9, :2], "b": X[:9, 2:]}, Y[:9])
+    test = tdcd.Samples.from_arrays({"a": X[:9, :2], "b": X[:9, 2:]}, Y[:9])
     batches = [np.r_[number : number + 9, 30:36] for number in range(12)]
     tdcd.train(FEDERATION, MODELS, settings(), test=test, batches=batches, directory=tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
@@ -229,7 +229,7 @@ def test_other_inputs_are_refused_and_change_nothing(tmp_path: Path) -> None:
     )
     first = {silo: network.initial() for silo, network in WHOLE.networks.items()}
     first["b"]["1.bias"] = first["b"]["1.bias"] + 1
-    changed_test = tdcd.samples({"a": X[:9, :2], "b": X[:9, 2:]}, 1 - Y[:9])
+    changed_test = tdcd.Samples.from_arrays({"a": X[:9, :2], "b": X[:9, 2:]}, 1 - Y[:9])
     given: dict[str, Any] = {"test": test, "batches": batches}
     for federation, models, more, says in (
         (other, MODELS, {}, "training data"),

@@ -18,7 +18,7 @@ Y = (sum(X.values()).sum(1) > 0).astype(int)  # type: ignore[union-attr]
 CLIENTS = {f"client-{number}": range(number, 60, 20) for number in range(20)}
 SILOS = [tdcd.Silo(name, X[name], CLIENTS) for name in NAMES]
 FEDERATION = tdcd.Federation.from_silos(SILOS, Y)
-SAMPLES = tdcd.samples(X, Y)
+SAMPLES = tdcd.Samples.from_arrays(X, Y)
 SETTINGS = tdcd.Settings(loss="binary-cross-entropy", rounds=6, rate=0.1, batch_size=30, evaluate_every=1)
 
 

@@ -38,7 +38,7 @@ def train(**more: Any) -> tdcd.Result:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_saved_result_predicts_the_same(tmp_path: Path, precision: str) -> None:
-    test = tdcd.samples(X, Y)
+    test = tdcd.Samples.from_arrays(X, Y)
     result = train(precision=precision, validation=test, select="best")
     result.save(tmp_path / "saved")
     loaded = tdcd.Result.load(tmp_path / "saved", {"b": Words()})

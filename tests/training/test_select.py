@@ -15,7 +15,7 @@ from support import Interrupt
 GENERATOR = np.random.default_rng(5)
 X, Y = GENERATOR.normal(size=(60, 6)), GENERATOR.integers(0, 2, 60)
 """Noise: training soon learns it by heart, so that the validation loss rises."""
-HELD_OUT = tdcd.samples({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
+HELD_OUT = tdcd.Samples.from_arrays({"a": X[40:, :3], "b": X[40:, 3:]}, Y[40:])
 
 
 def run(

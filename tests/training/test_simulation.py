@@ -21,7 +21,7 @@ CLIENTS: dict[str, Any] = {
 SILOS = [tdcd.Silo(name, X[name][:40], CLIENTS[name]) for name in X]
 FEDERATION = tdcd.Federation.from_silos(SILOS, Y[:40])
 WITH_REGISTRY = tdcd.Federation.from_silos([*SILOS, tdcd.Silo("registry", None, [range(9), range(9, 40)])], Y[:40])
-TEST = tdcd.samples({silo: rows[40:] for silo, rows in X.items()}, Y[40:])
+TEST = tdcd.Samples.from_arrays({silo: rows[40:] for silo, rows in X.items()}, Y[40:])
 MODELS = {
     "a": nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 1)),
     "b": nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)),

@@ -14,7 +14,7 @@ Y = (X["a"].sum(1) + X["b"].sum(1) > 0).astype(int) + (X["a"][:, 0] > 0)
 FEDERATION = tdcd.Federation.from_silos(
     [tdcd.Silo("a", X["a"], [range(30), range(30, 40)]), tdcd.Silo("b", X["b"], [range(0, 40, 2), range(1, 40, 2)])], Y
 )
-TEST = tdcd.samples({"a": X["a"][:10], "b": X["b"][:10]}, Y[:10])
+TEST = tdcd.Samples.from_arrays({"a": X["a"][:10], "b": X["b"][:10]}, Y[:10])
 
 
 def settings(**more: Any) -> tdcd.Settings:
@@ -132,7 +132,7 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         (None, {"resume": True}, tdcd.JobError, "needs the directory"),
         (None, {"workers": 0}, tdcd.JobError, "workers: at least 1 is wanted, not 0"),
         (None, {"directory": ""}, tdcd.JobError, "directory: it is empty"),
-        (None, {"test": (X, Y)}, tdcd.JobError, r"test: a Samples is wanted, .*make them with tdcd.samples"),
+        (None, {"test": (X, Y)}, tdcd.JobError, r"test: a Samples is wanted, .* with tdcd.Samples.from_arrays"),
         (tdcd.models.MLP, {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification"),
         ("mlp", {}, tdcd.ModelError, "silo 'a': a model is an nn.Module or a specification .* not 'mlp'"),
         (
@@ -146,8 +146,13 @@ def test_a_users_network_that_fails(how: str, says: str) -> None:
         (None, {"initial": {"a": {}}}, tdcd.ModelError, "for the silos a, the federation has a, b"),
         (None, {"initial": {"a": {}, "b": {}}}, tdcd.ModelError, "silo 'a': these weights are not in both: 1.bias"),
         (nn.Linear(4, 3), {}, tdcd.ModelError, "silo 'b': its network fails"),
-        (None, {"test": tdcd.samples({"a": X["a"]}, Y)}, tdcd.DataError, "test set: no rows for silo b"),
-        (None, {"test": tdcd.samples({"a": X["b"], "b": X["b"]}, Y)}, tdcd.DataError, "rows of silo 'a' have shape"),
+        (None, {"test": tdcd.Samples.from_arrays({"a": X["a"]}, Y)}, tdcd.DataError, "test set: no rows for silo b"),
+        (
+            None,
+            {"test": tdcd.Samples.from_arrays(dict.fromkeys("ab", X["b"]), Y)},
+            tdcd.DataError,
+            "rows of silo 'a' have shape",
+        ),
         ({"a": nn.LSTM(4, 3), "b": tdcd.models.LSTM()}, {}, tdcd.ModelError, "silo 'b': an LSTM takes sequences"),
     ],
 )

@@ -1,42 +1,15 @@
-"""Who holds what: samples, the clients of a silo, and how a mini-batch falls to them.
+"""Who holds what: the clients of a silo, and how a mini-batch falls to them.
 
 Inside tdcd a sample is known by its number: its place in the ascending order of the IDs that all silos share.
 Rows are joined by that number and never by their position in somebody's file.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Aligned rows: row p of every silo, and label p, belong to sample p."""
-
-    features: Mapping[str, Tensor]
-    """X_j for each silo j, shape (M, *shape of one row in that silo)."""
-    labels: Tensor
-    """y, shape (M,) or, for several regression targets, (M, E)."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __repr__(self) -> str:
-        rows = (f"{silo} {tuple(x.shape[1:])}" for silo, x in self.features.items())
-        shown = ", ".join([*islice(rows, 5), *(["…"] if len(self.features) > 5 else [])])
-        return f"Samples({len(self):,}: {shown})"
-
-    def to(self, device: torch.device) -> "Samples":
-        """Return the samples on a device."""
-        return Samples({silo: rows.to(device) for silo, rows in self.features.items()}, self.labels.to(device))
-
-    def only(self, silo: str) -> "Samples":
-        """Return what one silo has by itself."""
-        return Samples({silo: self.features[silo]}, self.labels)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """From arrays, tables and published data sets to a federation: alignment by ID, preparation, splits."""
 
-from tdcd.data.federation import Federation, Silo, samples
+from tdcd.data.federation import Federation, Silo
+from tdcd.data.samples import Samples
 
-__all__ = ["Federation", "Silo", "samples"]
+__all__ = ["Federation", "Samples", "Silo"]

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.topology import Roster, Samples
+from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
+from tdcd.data.samples import Samples
 from tdcd.errors import DataError, join_names, nearest
 from tdcd.summary import Summary
 
@@ -173,16 +174,6 @@ def roster_of(owner: Array, names: Sequence[str]) -> Roster:
 def samples_fingerprint(part: Samples) -> str:
     """Return a digest of samples: labels, and every silo's rows. A silo may be called "labels"."""
     return fingerprint({"labels": part.labels, **{f"silo {name}": rows for name, rows in part.features.items()}})
-
-
-def samples(features: Mapping[str, ArrayLike], labels: ArrayLike) -> Samples:
-    """Make a test set: a row of every silo and a label for each sample, all in the same order."""
-    y = to_tensor(labels, "test labels")
-    tensors = {name: to_tensor(x, f"test rows of silo '{name}'") for name, x in features.items()}
-    for name, x in tensors.items():
-        if len(x) != len(y):
-            raise DataError(f"test set: silo '{name}' has {len(x)} rows, and there are {len(y)} labels")
-    return Samples(tensors, y)
 
 
 def _name(silo: Silo) -> str:

@@ -17,8 +17,9 @@ from tdcd.core.sampling import Mask
 from tdcd.core.script import Plan, plan_rounds
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
-from tdcd.core.topology import Roster, Samples
+from tdcd.core.topology import Roster
 from tdcd.data.holdout import Part
+from tdcd.data.samples import Samples
 
 Measures = Mapping[Part, Mapping[str, float]]
 """Loss and metrics on every part of the samples; empty where there are none, or where they are not known here."""

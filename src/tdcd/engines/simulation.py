@@ -12,8 +12,8 @@ from tdcd.core.network import Block
 from tdcd.core.rows import Rows
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round
-from tdcd.core.topology import Samples
 from tdcd.data.holdout import Part
+from tdcd.data.samples import Samples
 from tdcd.engines.base import Judge, Measurement, Training, Verdict
 
 

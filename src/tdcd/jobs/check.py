@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
+from tdcd.data.samples import Samples
 from tdcd.data.tables.alignment import Alignment, as_kind, id_series, kind_of
 from tdcd.data.tables.cells import as_number
 from tdcd.data.tables.client import ClientTable, for_each

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, Silo
 from tdcd.data.holdout import Part, parts_of
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
+from tdcd.data.samples import Samples
 from tdcd.data.sets import SETS, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.jobs.load import known_silos

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from tdcd.data.arrays import Array
-from tdcd.data.federation import samples
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import LabelError, again
+from tdcd.data.samples import Samples
 from tdcd.data.tables.alignment import align, client_places, find_fact, gather_facts, id_array, same_kind
 from tdcd.data.tables.client import ClientTable, encode_rows
 from tdcd.data.tables.preparation import Category, Preparation
@@ -102,7 +102,7 @@ class Run:
                     f"silo '{owner}', column '{label}': {error}{where}. To predict without measuring, leave the "
                     "column out"
                 ) from error
-            measures = self.result.evaluate(samples(features, labels))
+            measures = self.result.evaluate(Samples.from_arrays(features, labels))
         return Predictions(frame, measures, overlap(alignment), tuple(warnings))
 
     def _open(self, job: TableJob, files: Mapping[str, Sequence[Path | str]]) -> dict[str, list[ClientTable]]:

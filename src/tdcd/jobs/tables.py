@@ -9,12 +9,13 @@ import numpy as np
 import polars as pl
 import torch
 
-from tdcd.core.topology import Roster, Samples
+from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, roster_of
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import LabelError, encode_labels, same_numbers
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
+from tdcd.data.samples import Samples
 from tdcd.data.tables.alignment import (
     Alignment,
     Keys,

@@ -14,8 +14,8 @@ from tdcd.core.network import Blocks, Network
 from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
-from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, fingerprint, to_tensor
+from tdcd.data.samples import Samples
 from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
 from tdcd.models import ModelSpec
 from tdcd.models.spec import read_model

@@ -15,10 +15,11 @@ from tdcd.core.sampling import Holders, draw_participants
 from tdcd.core.state import SiloState
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import SiloTask
-from tdcd.core.topology import Roster, Samples
+from tdcd.core.topology import Roster
 from tdcd.data.arrays import ArrayLike, describe_value, to_tensor
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
+from tdcd.data.samples import Samples
 from tdcd.engines import Training
 from tdcd.engines.base import block_bytes
 from tdcd.errors import DataError, JobError, ModelError, join_names, nearest

@@ -13,9 +13,9 @@ from tdcd.core.network import copy_block
 from tdcd.core.objectives import Objective
 from tdcd.core.optimizers import Optimizer
 from tdcd.core.state import SiloState
-from tdcd.core.topology import Samples
 from tdcd.data.arrays import ArrayLike, IDs, describe_value
 from tdcd.data.federation import Federation
+from tdcd.data.samples import Samples
 from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
@@ -72,8 +72,8 @@ class Simulation:
             ("federation", federation, Federation, "make one with Federation.from_silos", False),
             ("settings", settings, Settings, "make them with tdcd.Settings(…)", False),
             ("labels", labels, Labels, 'make them with tdcd.Labels(silo="bank", sharing="exact")', True),
-            ("validation", validation, Samples, "make them with tdcd.samples(features, labels)", True),
-            ("test", test, Samples, "make them with tdcd.samples(features, labels)", True),
+            ("validation", validation, Samples, "make them with tdcd.Samples.from_arrays(features, labels)", True),
+            ("test", test, Samples, "make them with tdcd.Samples.from_arrays(features, labels)", True),
         )
         if workers is not None and workers < 1:
             raise JobError(f"workers: at least 1 is wanted, not {workers}")

@@ -17,9 +17,10 @@ from tdcd.core.network import Block, Blocks, Network, named_tensors
 from tdcd.core.objectives import Objective
 from tdcd.core.optimizers import Optimizer
 from tdcd.core.state import SiloState
-from tdcd.core.topology import Roster, Samples
+from tdcd.core.topology import Roster
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
+from tdcd.data.samples import Samples
 from tdcd.engines.base import block_bytes
 from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine

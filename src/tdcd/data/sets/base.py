@@ -7,10 +7,10 @@ from math import sqrt
 import numpy as np
 import torch
 
-from tdcd.core.topology import Samples
 from tdcd.data.arrays import Array, is_constant
 from tdcd.data.features import FeatureSplit, Index
 from tdcd.data.holdout import Part
+from tdcd.data.samples import Samples
 
 ROWS = 1_000
 """Looked at at a time."""
