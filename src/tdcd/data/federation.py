@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
+from tdcd.data.frames import index_of, take_frame
 from tdcd.data.samples import Samples
 from tdcd.errors import DataError, join_names, nearest
 from tdcd.summary import Summary
@@ -26,12 +27,13 @@ class Silo:
 
     name: str
     features: ArrayLike | None
-    """X_j: a row for each ID, of any shape; numbers without gaps. None for a silo that has labels only."""
+    """X_j: a row for each ID, of any shape; numbers without gaps. A data frame of pandas or polars, too. None for a
+    silo that has labels only."""
     clients: Mapping[str, IDs] | Sequence[IDs]
     """The IDs that each client holds: named, or as a list of lists."""
-    ids: IDs | None = None
-    """The ID of each row, in any order. By default rows are numbered 0, 1, 2, …; without features, IDs are
-    those of the labels."""
+    ids: IDs | str | None = None
+    """The ID of each row, in any order; of a data frame also the name of the column that holds them. By default the
+    index of a pandas frame, or 0, 1, 2, …; without features, IDs are those of the labels."""
 
     def __repr__(self) -> str:
         rows = "no features" if self.features is None else f"features {tuple(np.shape(self.features))}"
@@ -61,7 +63,7 @@ class Federation:
         Args:
             silos: What each silo holds. Clients of different silos may hold unrelated samples.
             labels: y, a label for each ID.
-            label_ids: The ID of each label; by default labels are numbered 0, 1, 2, …
+            label_ids: The ID of each label; by default the index of a pandas series, or 0, 1, 2, …
 
         Raises:
             DataError: something is missing, doubled, contradictory or not a number; the message says where.
@@ -74,6 +76,8 @@ class Federation:
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {join_names(_doubles(np.array(names)))}")
         y = to_tensor(labels, "labels")
+        label_ids = index_of(labels) if label_ids is None else label_ids
+        silos = [_without_frame(silo) for silo in silos]
         features = {
             silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos if silo.features is not None
         }
@@ -174,6 +178,14 @@ def roster_of(owner: Array, names: Sequence[str]) -> Roster:
 def samples_fingerprint(part: Samples) -> str:
     """Return a digest of samples: labels, and every silo's rows. A silo may be called "labels"."""
     return fingerprint({"labels": part.labels, **{f"silo {name}": rows for name, rows in part.features.items()}})
+
+
+def _without_frame(silo: Silo) -> Silo:
+    column = silo.ids if isinstance(silo.ids, str) else None
+    if silo.features is None and column is None:
+        return silo
+    features, ids = take_frame(silo.features, f"silo '{silo.name}'", column)
+    return replace(silo, features=features, ids=ids if silo.ids is None or column else silo.ids)
 
 
 def _name(silo: Silo) -> str:

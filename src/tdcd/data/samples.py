@@ -4,11 +4,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tdcd.data.arrays import ArrayLike, to_tensor
+from tdcd.data.frames import index_of, take_frame
 from tdcd.errors import DataError
+
+
+def to_rows(features: Mapping[str, ArrayLike], of: str, labels: ArrayLike | None = None) -> dict[str, Tensor]:
+    """Return every silo's rows, of which row i is the same sample in all; indexes of data frames must say so, too."""
+    tensors: dict[str, Tensor] = {}
+    indexes = {"the labels": index_of(labels)}
+    for silo, values in features.items():
+        rows, indexes[f"silo '{silo}'"] = take_frame(values, f"{of}silo '{silo}'")
+        tensors[silo] = to_tensor(rows, f"{of}silo '{silo}'")
+    known = [(who, index) for who, index in indexes.items() if index is not None]
+    for who, index in known[1:]:
+        if not np.array_equal(index, known[0][1]):
+            raise DataError(
+                f"the data frames of {known[0][0]} and {who} have different indexes; bring their rows in the same "
+                "order, as with frame.loc[ids]"
+            )
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -25,10 +44,10 @@ class Samples:
         """Make a validation or test set of arrays: a row of every silo and a label for each sample, in the same order.
 
         Raises:
-            DataError: they are not numbers, or not as many.
+            DataError: they are not numbers, not as many, or data frames whose indexes differ.
         """
         y = to_tensor(labels, "test labels")
-        tensors = {name: to_tensor(x, f"test rows of silo '{name}'") for name, x in features.items()}
+        tensors = to_rows(features, "test rows of ", labels)
         for name, x in tensors.items():
             if len(x) != len(y):
                 raise DataError(f"test set: silo '{name}' has {len(x)} rows, and there are {len(y)} labels")

@@ -14,8 +14,8 @@ from tdcd.core.network import Blocks, Network
 from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
-from tdcd.data.arrays import ArrayLike, fingerprint, to_tensor
-from tdcd.data.samples import Samples
+from tdcd.data.arrays import ArrayLike, fingerprint
+from tdcd.data.samples import Samples, to_rows
 from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
 from tdcd.models import ModelSpec
 from tdcd.models.spec import read_model
@@ -72,7 +72,8 @@ class Result:
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
         types = {silo.name: getattr(torch, silo.row_type) for silo in self.description.silos}
-        tensors = {silo: to_tensor(features[silo], f"silo '{silo}'").to(types[silo]) for silo in self.networks}
+        given = to_rows({silo: features[silo] for silo in self.networks}, "")
+        tensors = {silo: rows.to(types[silo]) for silo, rows in given.items()}
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"the silos have different numbers of rows: {rows}")
