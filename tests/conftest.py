@@ -18,15 +18,16 @@ settings.register_profile("quick", settings.get_profile("tdcd"), max_examples=3)
 QUICK = "TDCD_QUICK" in os.environ
 settings.load_profile("quick" if QUICK else "tdcd")
 
-COMPILERS = ("c++", "g++", "clang++")
+PROGRAMS = ("c++", "g++", "clang++", "git", "uname")
+"""What describes or builds for this machine in no time."""
 
 
 class QuickPopen(FastPopen):
-    """Skips tests that start a process, but for a compiler, where a quick look is wanted (``make quick``)."""
+    """Skips tests that start a process, but for a few quick ones, where a quick look is wanted (``make quick``)."""
 
     def __init__(self, command: Any, *more: Any, **named: Any) -> None:
         name = Path(command if isinstance(command, str) else command[0]).name
-        if "PYTEST_CURRENT_TEST" in os.environ and name not in COMPILERS:
+        if "PYTEST_CURRENT_TEST" in os.environ and name not in PROGRAMS:
             pytest.skip("it starts a process")
         super().__init__(command, *more, **named)
 

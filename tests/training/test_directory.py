@@ -80,7 +80,9 @@ def test_what_a_run_writes(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (summary["status"], summary["round"], summary["iteration"]) == ("finished", 12, 24)
     sessions = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert set(sessions[0]["packages"]) == {"tdcd", "torch", "numpy", "scikit-learn"}
+    assert {"tdcd", "torch", "numpy", "polars", "pydantic"} < set(sessions[0]["packages"])
+    assert set(sessions[0]["inputs"]) == {"training data", "networks", "first weights"}
+    assert sessions[0]["inputs"]["training data"] == FEDERATION.fingerprint()
     federation = json.loads((tmp_path / "run" / "federation.json").read_text())
     assert [len(silo["clients"]) for silo in federation["silos"]] == [2, 2]
 

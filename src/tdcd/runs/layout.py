@@ -1,7 +1,7 @@
 """Where everything is in a run directory.
 
 job.toml                 the job with every default filled in; `tdcd train` takes it as it is
-environment.json         one entry a session: versions, machine, command, date
+environment.json         one entry a session: versions, commits, machine, fingerprints of the data, command, date
 federation.json          silos, clients, rows, networks
 rosters.safetensors      which client of each silo holds which sample; with it any run can be priced again
 history.jsonl            one evaluation a line

@@ -171,18 +171,26 @@ class FederationRecord:
 
 @dataclass(frozen=True)
 class Session:
-    """The machine, software and command of one session: an entry of environment.json."""
+    """The machine, software, data and command of one session: an entry of environment.json."""
 
     date: str
     command: str
     directory: str
     import_path: tuple[str, ...]
+    code: Mapping[str, str]
+    """The git commit of each repository that code may come from, and whether files were changed since."""
     python: str
     packages: Mapping[str, str]
+    compiler: str
+    """Of the kernels, where some are used."""
     system: str
     processor: str
     cores: int
     threads: int
+    thread_variables: Mapping[str, str]
+    """Variables of the environment that decide on threads."""
+    inputs: Mapping[str, str]
+    """Fingerprints of the data, the networks and the first weights."""
 
 
 @dataclass(frozen=True)

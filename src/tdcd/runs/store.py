@@ -174,12 +174,15 @@ class RunDirectory:
     def _files(self) -> list[Path]:
         return [file for file in (self._earlier, self._checkpoint) if file.exists()]
 
-    def begin(self, federation: FederationRecord, history: Iterable[Evaluation]) -> None:
-        """Write down a session that now begins, and the history that it goes on with."""
+    def begin(
+        self, federation: FederationRecord, history: Iterable[Evaluation], inputs: Mapping[str, str] | None = None
+    ) -> None:
+        """Write down a session that now begins, what it is given, and the history that it goes on with."""
         before = read_sessions(self.path) if holds_run(self.path) else []
         changed = not before or bool(differences(stored_job(self.path), self._job))  # it may be given more rounds
         (self.path / RESULT).unlink(missing_ok=True)  # once all that could be damaged was read
-        write_record(self.path / ENVIRONMENT, [*before, describe_session()])
+        compiled = any(silo.compute.startswith("kernel") for silo in federation.silos)
+        write_record(self.path / ENVIRONMENT, [*before, describe_session(inputs, compiled=compiled)])
         write_record(self.path / FEDERATION, replace(federation, run=self.run))
         self.rewrite(history)
         if changed:

@@ -87,7 +87,7 @@ class Loop:
             if not self._complete():
                 raise
             self.alone = True
-        self.directory.begin(description, self.history)
+        self.directory.begin(description, self.history, self.inputs)
 
     def _agree(self) -> None:
         """Go on after the round that all parties agree on."""
