@@ -129,7 +129,7 @@ def test_options_override_the_file() -> None:
     job = tdcd.load_job("run/job.toml")
     assert (job.training.rounds, job.training.local_steps, job.training.batch_size) == (2, 3, "full")
     assert (job.training.rate, job.training.seed, job.training.optimizer) == (0.5, 9, tdcd.optimizers.SGD(0.5))
-    assert (job.data.clients, job.engine, job.compute) == (7, "oracle", "loop")
+    assert (job.as_table()["data"]["clients"], job.engine, job.compute) == (7, "oracle", "loop")
 
 
 def test_the_resolved_job_runs_again_to_the_same_end() -> None:

@@ -63,7 +63,7 @@ def test_seeds_may_draw_the_partition_too(what: str, drawn: set[int]) -> None:
     assert parsed().seeds_of == "training"
     for combination in combinations(sweep, "sweep.toml", {}, None):
         made = runs(sweep, combination, 0.1)
-        assert {run.job.data.seed for run in made.values()} == drawn
+        assert {run.job.as_table()["data"]["seed"] for run in made.values()} == drawn
         assert {seed: run.job.training.seed for seed, run in made.items()} == {1: 1, 2: 2}
         for trial in trials(sweep, combination).values():
             assert trial.job.data == made[1].job.data, "rates are chosen on the first seed's partition"
@@ -209,7 +209,7 @@ def test_the_papers_experiments_are_whole(name: str, scale: str) -> None:
     if name.endswith("-silos"):
         assert [one.name for one in federated] == ["N=1", "N=4", "N=16"]
         assert {one.job.training.local_steps for one in federated} == {10}
-        assert {one.job.data.clients for one in federated} == {50}
+        assert {one.job.as_table()["data"]["clients"] for one in federated} == {50}
     else:
         first, second = {"cifar10": (50, 100), "modelnet": (10, 20)}.get(name, (20, 50))
         assert [one.values for one in federated] == [{"Q": q, "K": k} for q in (1, 10, 20, 30) for k in (first, second)]

@@ -34,7 +34,7 @@ from tdcd.sites.hub.peers import Peers
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages import frames as messages
 from tdcd.sites.messages.frames import Frame, Message
-from tdcd.sites.participants import check_labels, read_set
+from tdcd.sites.participants import check_job, read_set
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.transport.wire.frames import to_wire
 
@@ -471,9 +471,9 @@ def count_in_memory(pid: int, patterns: Sequence[bytes]) -> tuple[int, int]:
 def test_classes_must_be_named_where_nobody_can_find_them_out(tmp_path: Path) -> None:
     labels = [("low", "mid", "high")[person % 3] for person in range(150)]
     with pytest.raises(JobError, match=r"labels\.classes: no site sees all private labels"):
-        check_labels(sums(tmp_path, labels, "stale", "cross-entropy"))
+        check_job(sums(tmp_path, labels, "stale", "cross-entropy"))
     with pytest.raises(JobError, match=r"labels\.classes: no site sees all private labels"):
-        check_labels(sums(tmp_path, labels, "exact", "binary-cross-entropy", positive="low"))
+        check_job(sums(tmp_path, labels, "exact", "binary-cross-entropy", positive="low"))
     named = sums(tmp_path, labels, "stale", "cross-entropy", classes=["low", "mid", "high"])
     same(deployed_six(Federation(named, tmp_path / "named")), dict(run_job(named).federation.blocks))
 

@@ -14,7 +14,7 @@ from tdcd.experiments.sweep_file import LABELS, STEPS, Sweep, labels
 from tdcd.files import flat, quoted_key
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import carried, variant_job
-from tdcd.jobs.schema import Baseline, Job
+from tdcd.jobs.schema import Baseline, FunctionData, Job
 from tdcd.training.settings import Settings
 
 RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"
@@ -159,7 +159,8 @@ def trials(sweep: Sweep, combination: Combination, where: str = "sweep") -> dict
         return {}
     combination = combination.trained_as or combination
     data = combination.job.data
-    if sweep.select.by == "validation" and not (data.validation_fraction or getattr(data, "split_column", None)):
+    holds_out = any(getattr(data, key, None) for key in ("validation_fraction", "split_column"))
+    if sweep.select.by == "validation" and not (holds_out or isinstance(data, FunctionData)):
         raise JobError(
             f'{where}: select.by = "validation" needs held-out samples: set data.validation_fraction, such as 0.1'
         )
@@ -189,6 +190,8 @@ def _seeded(sweep: Sweep, job: Job, seed: int) -> Job:
     job = _changed(job, seed=seed)
     if sweep.seeds_of == "training":
         return job
+    if isinstance(job.data, FunctionData):
+        raise JobError(f'seeds_of = "partition": the function {job.data.source} draws no partition from data.seed')
     return job.model_copy(update={"data": job.data.model_copy(update={"seed": seed})})
 
 

@@ -13,8 +13,9 @@ from tdcd.data.samples import Samples
 from tdcd.data.sets import SETS, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.jobs.load import known_silos
-from tdcd.jobs.schema import Job, SetData, SetJob, TableData, TableJob
+from tdcd.jobs.schema import FunctionJob, Job, SetData, SetJob, TableData, TableJob
 from tdcd.malloc import giving_back_memory
+from tdcd.registry import call_factory
 
 Log = Callable[[str], None]
 """Takes the name of what is being read."""
@@ -60,8 +61,11 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
     elif isinstance(job, SetJob):
         log(job.data.source)
         data = _from_set(job, where)
+    elif isinstance(job, FunctionJob):
+        log(job.data.source)
+        data = _from_function(job, where)
     else:
-        raise JobError(f"{where}: no job on tables or on a data set")
+        raise JobError(f"{where}: a job without a source of data")
     notes = (*data.federation.notes, *_unequal(job, data.federation))
     return replace(data, federation=replace(data.federation, notes=notes))
 
@@ -114,6 +118,26 @@ def _from_set(job: SetJob, where: str) -> JobData:
     return JobData(replace(federation, classes=dataset.classes, notes=tuple(notes)), samples, ids)
 
 
+def _from_function(job: FunctionJob, where: str) -> JobData:
+    """Return what the function of a job returns: a federation, or a table of it and samples."""
+    source, options = job.data.source, job.data.options
+    result = call_factory(source, "data source", str(options), **options)
+    given = dict(result) if isinstance(result, Mapping) else {"federation": result}
+    kinds = {"federation": Federation, "validation": Samples, "test": Samples}
+    for name, value in given.items():
+        if name not in kinds:
+            raise DataError(f"{where}: {source} returned '{name}', which is not known{nearest(str(name), kinds)}")
+        if not isinstance(value, kinds[name]):
+            raise DataError(f"{where}: {source}: {name} should be a tdcd.{kinds[name].__name__}, not {type(value)}")
+    if "federation" not in given:
+        raise DataError(f"{where}: {source} returned no federation, but {join_names(given) or 'nothing'}")
+    federation = given["federation"]
+    known_silos(job.silos, federation.silos, where)
+    held_out = {part: given[part.word] for part in (Part.VALIDATION, Part.TEST) if part.word in given}
+    ids = {part: np.arange(len(samples)) for part, samples in held_out.items()}
+    return JobData(federation, held_out, {Part.TRAIN: federation.ids, **ids})
+
+
 def _unequal(job: Job, federation: Federation) -> Iterator[str]:
     """Warn of what unequal clients do to the paper's uniform mean."""
     for silo, roster in federation.rosters.items():
@@ -141,7 +165,7 @@ def draw_parts(ids: Array, data: SetData | TableData, where: str, testing: Array
     return parts
 
 
-def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:
+def row_splits(job: SetJob | TableJob, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:
     """Return how each silo's rows are dealt."""
     result = {silo: (job.silos[silo].rows if silo in job.silos else None) or job.data.rows for silo in silos}
     together = [silo for silo, split in result.items() if isinstance(split, Drawn) and split.same]
@@ -154,7 +178,7 @@ def row_splits(job: Job, silos: Iterable[str], where: str) -> Mapping[str, RowSp
     return result
 
 
-def count(job: Job, silo: str) -> int | None:
+def count(job: SetJob | TableJob, silo: str) -> int | None:
     """Return a silo's number of clients, if the job says."""
     own = job.silos[silo].clients if silo in job.silos else None
     return own if isinstance(own, int) else job.data.clients

@@ -6,25 +6,14 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from tdcd.data.sets import SETS
 from tdcd.errors import JobError, nearest
 from tdcd.files import quoted_key, read_settings, split_key
-from tdcd.jobs.schema import (
-    EMBEDDED,
-    TABLES,
-    Deployment,
-    Job,
-    SetData,
-    SetJob,
-    SetSilo,
-    TableData,
-    TableJob,
-    TableSilo,
-)
+from tdcd.jobs.schema import EMBEDDED, TABLES, Deployment, FunctionJob, Job, SetJob, TableJob
 from tdcd.runs.layout import JOB, holds_job_only, holds_run
 from tdcd.strict import problems
 from tdcd.training.labels import Labels
@@ -71,11 +60,15 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
     """Check a job given as nested tables; ``where`` names it in errors."""
     data = table.get("data")
     source = data.get("source") if isinstance(data, Mapping) else None
-    if isinstance(source, str) and source not in (*SETS, TABLES):
+    function = isinstance(source, str) and ":" in source
+    if isinstance(source, str) and not function and source not in (*SETS, TABLES):
         raise JobError(f"{where}: data.source: '{source}' is not known{nearest(source, (*SETS, TABLES))}")
     if isinstance(data, Mapping) and source is None:
-        raise JobError(f'{where}: data.source: say where the rows come from: "tables", or a set of tdcd data list')
-    kind = TableJob if source == TABLES else SetJob
+        raise JobError(
+            f'{where}: data.source: say where the rows come from: "tables", a set of tdcd data list, or a function of '
+            'your own, "package.module:function"'
+        )
+    kind = TableJob if source == TABLES else FunctionJob if function else SetJob
     try:
         return kind.model_validate(table)
     except ValidationError as error:
@@ -85,8 +78,15 @@ def parse_job(table: Mapping[str, Any], where: str) -> Job:
 
 def _homes(kind: type[Job]) -> dict[str, str]:
     """Return where each key of a job belongs; of two places the one that users mean more often."""
-    silo, data = (TableSilo, TableData) if kind is TableJob else (SetSilo, SetData)
-    tables = {"silos.NAME": silo, "deployment": Deployment, "labels": Labels, "data": data, "training": Settings}
+    data, silos = (kind.model_fields[key].annotation for key in ("data", "silos"))
+    silo = get_args(silos)[1]
+    tables: dict[str, Any] = {
+        "silos.NAME": silo,
+        "deployment": Deployment,
+        "labels": Labels,
+        "data": data,
+        "training": Settings,
+    }
     homes = {key: f"'training.{part}.{key}'" for part, keys in part_options().items() for key in keys}
     homes |= {key: f"'{name}.{key}'" for name, own in tables.items() for key in own.model_fields}
     return homes | {key: f"'{key}', at the top of the file" for key in kind.model_fields}

@@ -21,6 +21,7 @@ from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.models import Imported, Model, ModelSpec
+from tdcd.registry import IMPORT_PATH
 from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings, SiloSettings
@@ -97,6 +98,14 @@ class TableData(_Split):
         if self.split_column and (self.test_fraction or self.validation_fraction):
             raise ValueError("split_column says what is held out; leave out test_fraction and validation_fraction")
         return self
+
+
+class FunctionData(Strict):
+    """A function of the user's own that returns a federation, with validation and test samples or without."""
+
+    source: Annotated[str, matching(IMPORT_PATH, "is written as 'package.module:function'")]
+    options: dict[str, Any] = {}
+    """What the function is called with."""
 
 
 class Deployment(Strict):
@@ -185,6 +194,13 @@ class SetSilo(SiloJob):
         return values
 
 
+class FunctionSilo(SiloJob):
+    """A silo of data that a function returns."""
+
+    clients: Any = None
+    rows: Any = None
+
+
 class TableSilo(TableSettings, SiloJob):
     """A silo of tables."""
 
@@ -217,7 +233,7 @@ class TableSilo(TableSettings, SiloJob):
 
 
 class Job(Strict):
-    """A whole job file: a SetJob or a TableJob, by the source of its data."""
+    """A whole job file: a SetJob, a TableJob or a FunctionJob, by the source of its data."""
 
     name: Name = "job"
     """Names the run directory."""
@@ -232,7 +248,7 @@ class Job(Strict):
     baselines: list[Baseline] = []
     """What to train for comparison: "central" all data in one place, by as many plain steps; "alone" the same for
     each silo by itself; "one-tier" every silo with all of its rows at one client."""
-    data: SetData | TableData
+    data: SetData | TableData | FunctionData
     labels: Labels = Labels()
     model: Model
     """The network of every silo that does not have its own."""
@@ -283,12 +299,31 @@ class SetJob(Job):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SetJob":
-        for key in ("positive", "classes"):
-            if getattr(self.labels, key) is not None:
-                raise ValueError(f'labels.{key} goes with data.source = "tables" only')
-        if self.labels.silo is not None and self.labels.sharing is None:
-            raise ValueError('labels.silo: say what becomes of them: sharing = "shared", "exact" or "stale"')
+        _check_labels_of_arrays(self.labels)
         return self
+
+
+class FunctionJob(Job):
+    """A job on data that a function of the user's own returns."""
+
+    data: FunctionData
+    silos: Mapping[str, FunctionSilo] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FunctionJob":
+        _check_labels_of_arrays(self.labels)
+        for name, silo in self.silos.items():
+            if given := {"clients", "rows"} & silo.model_fields_set:
+                raise ValueError(f"silos.{name}.{min(given)}: the function {self.data.source} says who holds what")
+        return self
+
+
+def _check_labels_of_arrays(labels: Labels) -> None:
+    for key in ("positive", "classes"):
+        if getattr(labels, key) is not None:
+            raise ValueError(f'labels.{key} goes with data.source = "tables" only')
+    if labels.silo is not None and labels.sharing is None:
+        raise ValueError('labels.silo: say what becomes of them: sharing = "shared", "exact" or "stale"')
 
 
 class TableJob(Job):

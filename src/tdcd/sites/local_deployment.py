@@ -17,7 +17,7 @@ import tomli_w
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import ClientFile, Job, SetJob, TableJob
-from tdcd.sites.participants import check_labels, read_set, silos_of
+from tdcd.sites.participants import check_job, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
 DAYS = 365
@@ -75,7 +75,7 @@ class LocalFederation:
         Raises:
             TdcdError: the job cannot be deployed, or the folder holds another one.
         """
-        check_labels(job)
+        check_job(job)
         names = silos_of(job, read_set(job))
         everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
         data = {identity: _data(job, identity) for identity in everybody}

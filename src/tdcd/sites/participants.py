@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tdcd.data.label_encoding import must_name
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
-from tdcd.jobs.schema import Job, TableJob
+from tdcd.jobs.schema import FunctionJob, Job, TableJob
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, Site, check_loopback
@@ -36,12 +36,17 @@ def at_site(job: Job, directory: str | None) -> Job:
     return job.model_copy(update={"data": job.data.model_copy(update={"directory": directory})})
 
 
-def check_labels(job: Job) -> None:
-    """Check that a job declares what cannot be derived from private labels.
+def check_job(job: Job) -> None:
+    """Check that a job can be run at sites, and declares what cannot be derived from private labels.
 
     Raises:
         JobError: it does not.
     """
+    if isinstance(job, FunctionJob):
+        raise JobError(
+            f"data.source: the function '{job.data.source}' has all silos' rows in one place, so it can be simulated "
+            'only; at sites every client has its own file: data.source = "tables"'
+        )
     labels = job.labels
     unnamed = isinstance(job, TableJob) and labels.private and not labels.classes
     if unnamed and must_name(job.training.objective.meaning, labels.positive):

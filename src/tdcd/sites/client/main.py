@@ -9,7 +9,7 @@ from tdcd.sites.client.process import ClientProcess
 from tdcd.sites.client.session import Session
 from tdcd.sites.event_loop import event_loop
 from tdcd.sites.logs import Log
-from tdcd.sites.participants import allow_imports, at_site, check_labels, check_silo, silos_of, trust_of
+from tdcd.sites.participants import allow_imports, at_site, check_job, check_silo, silos_of, trust_of
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import warn_of_expiry
 from tdcd.sites.shared_job import SharedJob
@@ -23,7 +23,7 @@ def run_client(job: Job, silo: str, client: str, site: ClientSite, *, insecure: 
     Raises:
         TdcdError: it cannot be started, is refused, or does not reach its hub.
     """
-    check_labels(job)
+    check_job(job)
     job = at_site(job, site.data)
     if isinstance(job, TableJob):
         names = silos_of(job, None)

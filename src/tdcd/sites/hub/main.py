@@ -31,7 +31,7 @@ from tdcd.sites.messages.types import ABSENT, FINISHED, STOPPED
 from tdcd.sites.participants import (
     allow_imports,
     at_site,
-    check_labels,
+    check_job,
     check_peers,
     check_silo,
     read_set,
@@ -107,7 +107,7 @@ def run_hub(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     give_back_memory()
-    check_labels(job)
+    check_job(job)
     job = at_site(job, site.data)
     data = read_set(job)
     names = silos_of(job, data)
