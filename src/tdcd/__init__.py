@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tdcd.runs.reader import read_run
     from tdcd.runs.records import Evaluation
     from tdcd.runs.store import load_blocks
-    from tdcd.training import callbacks
+    from tdcd.training import callbacks, schedules
     from tdcd.training.callbacks import Callback, Stop
     from tdcd.training.labels import Labels
     from tdcd.training.result import Result
@@ -91,6 +91,7 @@ _MODULES = {
     "models": "tdcd.models",
     "objectives": "tdcd.core.objectives",
     "optimizers": "tdcd.core.optimizers",
+    "schedules": "tdcd.training.schedules",
 }
 
 __all__ = [
@@ -136,6 +137,7 @@ __all__ = [
     "read_study",
     "run_job",
     "run_sweep",
+    "schedules",
     "times",
     "traffic_by_round",
     "train",
@@ -144,12 +146,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'tdcd' has no attribute '{name}'")
+if not TYPE_CHECKING:  # or type checkers would take any name
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'tdcd' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -10,23 +10,21 @@ from pydantic_core import PydanticCustomError
 
 from tdcd.errors import JobError, nearest
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass
-else:
-    ModelMetaclass = type(BaseModel)
-
-
 _NUMBER = re.compile(r"[+-]?[0-9.]*[0-9][0-9.]*([eE][+-]?[0-9]+)?")
 
 
-class _Raising(ModelMetaclass):
-    """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; errors in tables read from files name the key."""
+if TYPE_CHECKING:  # type checkers know this one's keywords; with the other they would take any
+    from pydantic._internal._model_construction import ModelMetaclass as _Raising
+else:
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            raise JobError("\n".join(f"{cls.__name__}: {problem}" for problem in problems(error))) from error
+    class _Raising(type(BaseModel)):
+        """Lets ``Settings(rounds=0)`` in Python raise tdcd's own error; errors in tables of files name the key."""
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise JobError("\n".join(f"{cls.__name__}: {problem}" for problem in problems(error))) from error
 
 
 class Strict(BaseModel, metaclass=_Raising):
