@@ -2,18 +2,21 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from tdcd.errors import DataError, join_names
 
 Array = npt.NDArray[Any]
 ArrayLike = Tensor | npt.ArrayLike
+Data = ArrayLike | Dataset[Any]
+"""Rows or labels of users: arrays, or map-style torch datasets of rows or of pairs (row, label)."""
 LONGEST = 256
 """Characters of an ID or a label: an array of texts takes the memory of the longest for each."""
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -21,12 +24,16 @@ NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 IDs = Sequence[int] | Sequence[str] | Array | Tensor
 
 
-def to_tensor(values: ArrayLike, what: str) -> Tensor:
+def to_tensor(values: Data, what: str, *, place: int = 0) -> Tensor:
     """Return numbers as a tensor, without copying where possible.
+
+    Of a torch dataset of pairs (row, label), ``place`` says which of them.
 
     Raises:
         DataError: not numbers, no rows, or something not finite.
     """
+    if isinstance(values, Dataset):
+        values = _from_dataset(values, what, place)
     tensor = values.detach() if isinstance(values, Tensor) else _from_numpy(values, what)
     if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch computes little with these
         tensor = tensor.to(torch.int64)
@@ -42,6 +49,27 @@ def to_tensor(values: ArrayLike, what: str) -> Tensor:
             f"(row {join_names(bad.tolist())}); fill or drop them first"
         )
     return tensor
+
+
+def _from_dataset(dataset: Dataset[Any], what: str, place: int) -> Tensor:
+    """Return the rows or the labels of a dataset in the order of their numbers."""
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+        raise DataError(f"{what}: a dataset without a length; only map-style datasets know which row is which")
+    if isinstance(dataset, TensorDataset) and place < len(dataset.tensors):
+        return dataset.tensors[place]
+    rows = []
+    for number in range(len(dataset)):
+        item = dataset[number]
+        try:
+            rows.append(torch.as_tensor(item[place] if isinstance(item, tuple | list) else item))
+        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise DataError(
+                f"{what}: item {number} of the dataset is no pair (row, label) of numbers: {error}"
+            ) from error
+    try:
+        return torch.stack(rows)
+    except RuntimeError as error:
+        raise DataError(f"{what}: the items of the dataset are not of one shape and type: {error}") from error
 
 
 def _from_numpy(values: npt.ArrayLike, what: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.topology import Roster
-from tdcd.data.arrays import Array, ArrayLike, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
+from tdcd.data.arrays import Array, Data, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
 from tdcd.data.frames import index_of, take_frame
 from tdcd.data.samples import Samples
 from tdcd.errors import DataError, join_names, nearest
@@ -26,9 +26,9 @@ class Silo:
     """One organisation's data, as arrays."""
 
     name: str
-    features: ArrayLike | None
-    """X_j: a row for each ID, of any shape; numbers without gaps. A data frame of pandas or polars, too. None for a
-    silo that has labels only."""
+    features: Data | None
+    """X_j: a row for each ID, of any shape; numbers without gaps. A data frame of pandas or polars, too, and a
+    torch dataset of rows or of pairs (row, label). None for a silo that has labels only."""
     clients: Mapping[str, IDs] | Sequence[IDs]
     """The IDs that each client holds: named, or as a list of lists."""
     ids: IDs | str | None = None
@@ -36,7 +36,7 @@ class Silo:
     index of a pandas frame, or 0, 1, 2, …; without features, IDs are those of the labels."""
 
     def __repr__(self) -> str:
-        rows = "no features" if self.features is None else f"features {tuple(np.shape(self.features))}"
+        rows = "no features" if self.features is None else f"{len(self.features)} rows"  # type: ignore[arg-type]
         return f"Silo({self.name!r}: {rows}, {len(self.clients)} clients)"
 
 
@@ -57,12 +57,12 @@ class Federation:
     """What the user should know of the data."""
 
     @classmethod
-    def from_silos(cls, silos: Sequence[Silo], labels: ArrayLike, label_ids: IDs | None = None) -> "Federation":
+    def from_silos(cls, silos: Sequence[Silo], labels: Data, label_ids: IDs | None = None) -> "Federation":
         """Join the silos' rows by ID.
 
         Args:
             silos: What each silo holds. Clients of different silos may hold unrelated samples.
-            labels: y, a label for each ID.
+            labels: y, a label for each ID; or a torch dataset of pairs (row, label).
             label_ids: The ID of each label; by default the index of a pandas series, or 0, 1, 2, …
 
         Raises:
@@ -75,7 +75,7 @@ class Federation:
         names = [_name(silo) for silo in silos]
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {join_names(_doubles(np.array(names)))}")
-        y = to_tensor(labels, "labels")
+        y = to_tensor(labels, "labels", place=1)
         label_ids = index_of(labels) if label_ids is None else label_ids
         silos = [_without_frame(silo) for silo in silos]
         features = {

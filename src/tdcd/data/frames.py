@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.data.arrays import Array, ArrayLike, describe_value
+from tdcd.data.arrays import Array, Data, describe_value
 from tdcd.errors import DataError, nearest
 
 
@@ -14,7 +14,7 @@ def index_of(values: Any) -> Array | None:
     return None if index is None or callable(index) or not hasattr(values, "to_numpy") else np.asarray(index)
 
 
-def take_frame(values: Any, what: str, ids: str | None = None) -> tuple[ArrayLike, Array | None]:
+def take_frame(values: Any, what: str, ids: str | None = None) -> tuple[Data, Array | None]:
     """Return a frame's columns as an array, and its IDs: the column named ``ids``, or its index.
 
     What is no frame is returned as it is.

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.data.arrays import ArrayLike, to_tensor
+from tdcd.data.arrays import Data, to_tensor
 from tdcd.data.frames import index_of, take_frame
 from tdcd.errors import DataError
 
 
-def to_rows(features: Mapping[str, ArrayLike], of: str, labels: ArrayLike | None = None) -> dict[str, Tensor]:
+def to_rows(features: Mapping[str, Data], of: str, labels: Data | None = None) -> dict[str, Tensor]:
     """Return every silo's rows, of which row i is the same sample in all; indexes of data frames must say so, too."""
     tensors: dict[str, Tensor] = {}
     indexes = {"the labels": index_of(labels)}
@@ -40,13 +40,13 @@ class Samples:
     """y, shape (M,) or, for several regression targets, (M, E)."""
 
     @classmethod
-    def from_arrays(cls, features: Mapping[str, ArrayLike], labels: ArrayLike) -> "Samples":
+    def from_arrays(cls, features: Mapping[str, Data], labels: Data) -> "Samples":
         """Make a validation or test set of arrays: a row of every silo and a label for each sample, in the same order.
 
         Raises:
             DataError: they are not numbers, not as many, or data frames whose indexes differ.
         """
-        y = to_tensor(labels, "test labels")
+        y = to_tensor(labels, "test labels", place=1)
         tensors = to_rows(features, "test rows of ", labels)
         for name, x in tensors.items():
             if len(x) != len(y):

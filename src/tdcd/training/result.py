@@ -14,7 +14,7 @@ from tdcd.core.network import Blocks, Network
 from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
-from tdcd.data.arrays import ArrayLike, fingerprint
+from tdcd.data.arrays import Data, fingerprint
 from tdcd.data.samples import Samples, to_rows
 from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
 from tdcd.models import ModelSpec
@@ -66,7 +66,7 @@ class Result:
         """Return each silo's network as an ordinary module with its trained weights, in evaluation mode."""
         return {silo: network.with_weights(self.blocks[silo]) for silo, network in self.networks.items()}
 
-    def scores(self, features: Mapping[str, ArrayLike]) -> Tensor:
+    def scores(self, features: Mapping[str, Data]) -> Tensor:
         """Return the summed embeddings (M, E) of new samples; row i of every silo is the same sample."""
         missing = sorted(set(self.networks) - set(features))
         if missing:
@@ -83,11 +83,11 @@ class Result:
                 record[silo] = embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
         return sum_embeddings(record).cpu()
 
-    def predict(self, features: Mapping[str, ArrayLike]) -> Tensor:
+    def predict(self, features: Mapping[str, Data]) -> Tensor:
         """Return the predicted classes (M,), or values (M, E) for a regression."""
         return self.objective.predictions(self.scores(features))
 
-    def probabilities(self, features: Mapping[str, ArrayLike]) -> Tensor:
+    def probabilities(self, features: Mapping[str, Data]) -> Tensor:
         """Return probabilities: (M, classes), or (M,) of the positive class."""
         return self.objective.probabilities(self.scores(features))
 

@@ -1,0 +1,64 @@
+"""Torch datasets in place of arrays: rows where rows are wanted, labels where labels are."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+import tdcd
+
+X, Y = torch.arange(12.0).reshape(6, 2), torch.tensor([0, 1, 0, 1, 1, 0])
+CLIENTS = [range(4), range(4, 6)]
+
+
+class Pairs(Dataset[Any]):
+    """A dataset that can only be asked for one item after the other."""
+
+    def __init__(self, rows: Any = X, labels: Any = Y) -> None:
+        self.rows, self.labels = rows, labels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        return self.rows[number], self.labels[number]
+
+
+class Rows(Pairs):
+    def __getitem__(self, number: int) -> Tensor:  # type: ignore[override]
+        return X[number]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(zip(X, Y, strict=True))
+
+
+@pytest.mark.parametrize("dataset", [Pairs(), Pairs(labels=Y.tolist()), TensorDataset(X, Y)])
+def test_a_dataset_is_as_good_as_its_arrays(dataset: Any) -> None:
+    silos = [tdcd.Silo("a", dataset, CLIENTS), tdcd.Silo("b", Rows(), CLIENTS)]
+    federation = tdcd.Federation.from_silos(silos, dataset)
+    arrays = tdcd.Federation.from_silos([tdcd.Silo("a", X, CLIENTS), tdcd.Silo("b", X, CLIENTS)], Y)
+    assert federation.fingerprint() == arrays.fingerprint()
+    test = tdcd.Samples.from_arrays({"a": Subset(dataset, [1, 3]), "b": X[[1, 3]]}, Subset(dataset, [1, 3]))
+    assert torch.equal(test.features["a"], X[[1, 3]])
+    assert test.labels.tolist() == [1, 1]
+    settings = tdcd.Settings(loss="cross-entropy", rounds=1, rate=0.1)
+    result = tdcd.train(federation, tdcd.models.Linear(), settings, test=test)
+    assert torch.equal(result.scores({"a": dataset, "b": dataset}), result.scores({"a": X, "b": X}))
+    assert repr(tdcd.Silo("a", dataset, CLIENTS)) == "Silo('a': 6 rows, 2 clients)"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        (Stream(), "silo 'a': a dataset without a length; only map-style datasets"),
+        (Pairs(["x"] * 6), r"silo 'a': item 0 of the dataset is no pair \(row, label\) of numbers"),
+        (Pairs([X[0], X[0, :1], X[0]]), "silo 'a': the items of the dataset are not of one shape and type"),
+    ],
+)
+def test_datasets_that_cannot_be_taken(dataset: Any, says: str) -> None:
+    with pytest.raises(tdcd.DataError, match=says):
+        tdcd.Federation.from_silos([tdcd.Silo("a", dataset, CLIENTS)], Y)
