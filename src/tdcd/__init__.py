@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tdcd.data.federation import Federation, Silo
     from tdcd.data.samples import Samples
     from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
+    from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
@@ -77,6 +78,7 @@ _HOMES = {
     "read_study": "tdcd.reports.study",
     "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweep_run",
+    "sweep_function": "tdcd.experiments.function_sweep",
     "times": "tdcd.reports.pricing",
     "traffic_by_round": "tdcd.reports.pricing",
     "train": "tdcd.training.train",
@@ -138,6 +140,7 @@ __all__ = [
     "run_job",
     "run_sweep",
     "schedules",
+    "sweep_function",
     "times",
     "traffic_by_round",
     "train",
