@@ -11,8 +11,8 @@ PUBLIC = {
     "JobCallback", "JobData", "JobError", "JobResult", "Labels", "ModelError", "Result", "Run", "RunError", "Samples",
     "Settings", "Silo", "SiloSettings", "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError",
     "aggregators", "callbacks", "codecs", "load_blocks", "load_data", "load_job", "load_run", "load_sweep", "models",
-    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "schedules", "sweep_function", "times",
-    "traffic_by_round", "train", "write_report", "write_study",
+    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "schedules", "sweep_function",
+    "times", "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 CALLBACKS = {"Callback", "EarlyStopping", "FinishedRound", "GradientRecorder", "Progress", "Start", "Stop"}
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}

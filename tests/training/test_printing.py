@@ -41,7 +41,7 @@ def test_what_is_printed_is_short(result: tdcd.Result) -> None:
 
 def test_a_result_says_how_good_it_is(result: tdcd.Result) -> None:
     text = repr(result)
-    assert text.startswith("Result of 6 rounds, binary-cross-entropy; weights of round 6: silo-0 4, silo-1 4,")
+    assert text.startswith("Result of 6 rounds, binary-cross-entropy; 48 weights of round 6, silos silo-0, silo-1,")
     assert f"{result.kept.test['auroc']:.4g}" in text
     assert "loss" in text.splitlines()[1]
     html = result._repr_html_()

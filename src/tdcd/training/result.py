@@ -168,12 +168,13 @@ class Result:
     def _summary(self) -> Summary:
         parts = [part for part in PARTS if self.kept.measures(part)]
         names = list(dict.fromkeys(name for part in parts for name in self.kept.measures(part)))
-        weights = (
-            f"{silo} {sum(p.numel() for p in network.module.parameters()):,}" for silo, network in self.networks.items()
+        weights = sum(p.numel() for network in self.networks.values() for p in network.module.parameters())
+        title = (
+            f"Result of {self.final.round:,} rounds, {self.settings.loss_kind}; {weights:,} weights of round "
+            f"{self.selected:,}, silos {join_names(self.networks)}"
         )
-        ended = f"Result of {self.final.round:,} rounds, {self.settings.loss_kind}"
         rows = [[part, *(f"{self.kept.measures(part).get(name, nan):.4g}" for name in names)] for part in parts]
-        return Summary(f"{ended}; weights of round {self.selected:,}: {join_names(weights)}", ["", *names], rows)
+        return Summary(title, ["", *names], rows)
 
     def __repr__(self) -> str:
         return self._summary().text()
