@@ -11,6 +11,7 @@ import tdcd
 from support import distance, same
 from tdcd.jobs.load import load_job, parse_job
 from tdcd.jobs.run import run_job
+from tdcd.runs.reader import read_run
 from tdcd.runs.records import Evaluation
 from tdcd.training.schedules import Theory
 
@@ -129,6 +130,10 @@ def test_a_job_says_what_a_silo_does_in_its_own_way(tmp_path: Path) -> None:
     assert (job.settings_of("left").rate, job.settings_of("right").rate) == (job.training.rate, 0.05)
     result = run_job(job, tmp_path / "run")
     rounds = {name: last(one).round for name, one in result.all.items()}
+    notes = read_run(tmp_path / "run").federation.notes
+    rate = job.training.rate
+    assert f"silo 'left' takes 1 local step in a round, at rate {rate:g}" in notes
+    assert "silo 'right' takes 4 local steps in a round, at rate 0.05" in notes
     assert rounds == {"federation": 3, "central": 12, "left alone": 3, "right alone": 12}
     again = run_job(load_job("digits", settings | {"engine": "oracle", "baselines": []}))
     assert distance(result.federation.blocks, again.federation.blocks) < 1e-5

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class SiloTask:
     remote_labels: bool = False
     """Whether another silo holds the labels: clients descend logit gradients that they receive."""
 
-    @property
+    @cached_property
     def participants(self) -> int:
         """How many clients take part in a round."""
         return participants(len(self.roster.clients), self.participation)

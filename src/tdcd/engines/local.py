@@ -128,9 +128,10 @@ class LocalPeers:
         self._silo, self._mail, self._codecs, self._record = silo, mail, codecs, record
 
     async def send(self, topic: Topic, messages: Mapping[str, Message[Tensor]]) -> None:  # noqa: D102
+        codecs = self._codecs
         for receiver, message in messages.items():
-            if message.rows is not None and not self._codecs.plain_rows:
-                message = message._replace(rows=self._codecs.carry_rows(message.rows))
+            if message.rows is not None and not codecs.plain_rows:
+                message = message._replace(rows=codecs.carry_rows(message.rows))
             if self._record and topic.kind == "gradients" and message.rows is not None:
                 self._record(receiver, message.rows)
             self._mail.put(self._silo, receiver, topic, message)

@@ -93,7 +93,7 @@ def plan_computation(job: Job, data: JobData) -> tuple[Mapping[str, str], Sequen
     setup = prepare(federation, models, job.training, None, None, device_of(job.device), job.labels, job.silos)
     training = setup.training(job.training, federation.rosters)
     engine = build_engine(job.engine, training, job.compute, job.workers or cores())
-    return engine.compute_plan, engine.notes
+    return engine.compute_plan, (*setup.notes, *engine.notes)
 
 
 def baselines(kinds: Sequence[Baseline], silos: Sequence[str]) -> list[str]:

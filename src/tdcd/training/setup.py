@@ -52,6 +52,15 @@ class Setup:
     own: Mapping[str, Settings] = field(default_factory=dict)
     """The settings of silos that do something in their own way."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of silos that train in their own way."""
+        result = []
+        for silo, own in self.own.items():
+            steps = "1 local step" if own.local_steps == 1 else f"{own.local_steps} local steps"
+            result.append(f"silo '{silo}' takes {steps} in a round, at rate {own.rate:g}")
+        return tuple(result)
+
     def training(
         self, settings: Settings, rosters: Mapping[str, Roster], batch: Callable[[int], Tensor] | None = None
     ) -> Training:

@@ -119,7 +119,9 @@ def train(
         on_gradients=_listeners(callbacks),
     )
     settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
-    for note in computing.notes if variant == FEDERATED else ():  # once: baselines have the same reasons
+    for note in (
+        (*setup.notes, *computing.notes) if variant == FEDERATED else ()
+    ):  # once: baselines have the same reasons
         for callback in callbacks:
             callback.noted(note)
     loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
@@ -190,7 +192,7 @@ def describe_federation(
         test_samples=len(setup.test) if setup.test else 0,
         loss=settings.loss_kind,
         classes=federation.classes,
-        notes=(*federation.notes, *engine.notes),
+        notes=(*federation.notes, *setup.notes, *engine.notes),
         embedding=setup.width,
         embedding_bytes=row,
         message_bytes=message,

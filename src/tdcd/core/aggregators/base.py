@@ -75,9 +75,9 @@ def aggregate(
     travelled = {name: received.pop(name) if linear else received.pop(name).mean(0) for name in carried(received)}
     if changes:
         received |= {name: state.weights[name] + received[name] for name in round_.trainable}
-    memory = {name.removeprefix(PREFIX): t for name, t in state.memory.items() if name.startswith(PREFIX)}
+    own = {name: tensor for name, tensor in state.memory.items() if name.startswith(PREFIX)}
     with calling("aggregator", aggregator):
-        memory = memory or dict(aggregator.init(state.weights))
+        memory = {n.removeprefix(PREFIX): t for n, t in own.items()} or dict(aggregator.init(state.weights))
         result = aggregator.apply(received, memory, state.weights, round_)
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError("apply returns the weights and the memory, two values")
@@ -85,7 +85,7 @@ def aggregate(
     if is_foreign(aggregator):
         check_tensors(weights, state.weights, "aggregator", aggregator, finite=_finite(received))
         check_tensors(remembered, memory, "aggregator", aggregator, finite=False)
-    kept = {name: tensor for name, tensor in state.memory.items() if not name.startswith(PREFIX)}
+    kept = {name: tensor for name, tensor in state.memory.items() if name not in own}
     return SiloState(weights, kept | travelled | {PREFIX + name: tensor for name, tensor in remembered.items()})
 
 

@@ -8,6 +8,7 @@ travel as they are: they are few, and may lie outside of a short type's range.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -87,12 +88,12 @@ class Codecs:
     weights: Codec = field(default_factory=Plain)
     """Of the weights that gradient steps change, and of their changes."""
 
-    @property
+    @cached_property
     def plain_rows(self) -> bool:
         """Whether embeddings and logit gradients travel as they are."""
         return type(self.rows) is Plain
 
-    @property
+    @cached_property
     def changes(self) -> bool:
         """Whether clients return the changes of their weights, since these are encoded."""
         return type(self.weights) is not Plain
