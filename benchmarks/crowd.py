@@ -25,7 +25,8 @@ from tdcd.jobs.load import load_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.client import session
 from tdcd.sites.client.process import ClientProcess
-from tdcd.sites.client.session import Ready, Session
+from tdcd.sites.client.session import Session
+from tdcd.sites.client.states import Ready
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.messages import types
 from tdcd.sites.messages.calls import HubStatus

@@ -71,7 +71,7 @@ class Result:
         missing = sorted(set(self.networks) - set(features))
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
-        types = {silo.name: getattr(torch, silo.row_type) for silo in self.description.silos}
+        types = {silo.name: _dtype(silo.row_type) for silo in self.description.silos}
         given = to_rows({silo: features[silo] for silo in self.networks}, "")
         tensors = {silo: rows.to(types[silo]) for silo, rows in given.items()}
         rows = {silo: len(x) for silo, x in tensors.items()}
@@ -181,3 +181,15 @@ class Result:
 
     def _repr_html_(self) -> str:
         return self._summary().html()
+
+
+def _dtype(name: str) -> torch.dtype:
+    """Return torch's type of some name.
+
+    Raises:
+        RunError: there is none.
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise RunError(f"rows of type '{name}', which torch does not have")
+    return dtype

@@ -10,8 +10,6 @@ A state outlives the stream: a client that reconnects to the same hub is ready a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +36,7 @@ from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.beginning import check_sizes, check_together, sample_numbers, shared_labels
 from tdcd.sites.client.label_holder import LabelHolder
+from tdcd.sites.client.states import BEGINNING, OpenRound, Ready
 from tdcd.sites.messages import types
 from tdcd.sites.messages.frames import Message, RefusedError
 from tdcd.sites.messages.packing import check_coded, check_weight, known, named, samples_in, unpack
@@ -48,52 +47,8 @@ from tdcd.training.setup import build_network, device_of, width_of
 if TYPE_CHECKING:
     from tdcd.sites.client.own_table import OwnTable
 
-BEGINNING = 1 << 28
-"""Bytes that a request may have before the client knows its network: numbers of samples, labels, a preparation."""
-VECTORS = 8 * 64
-"""Bytes that may come for each row and output: float64, for as many silos."""
 IN_ROUND = (types.Embed, types.FirstGradients, types.LaterGradients, types.Step, types.Descend)
 """Requests of a round."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The client can take part."""
-
-    setup: str
-    """The fingerprint of what the hub sent."""
-    numbers: Mapping[Part, Array]
-    """The numbers of its samples, ascending."""
-    rows: Mapping[Part, Tensor]
-    population: int
-    width: int
-    network: Network | None
-    worker: Worker | None
-    label_holder: LabelHolder | None
-    """Its labels, where they are private."""
-    received: Block = field(default_factory=dict)
-    """Tensors like those that the hub sends with each round: weights, and what the optimizer remembers."""
-    encoded: Block = field(default_factory=dict)
-    """The same, as they travel in a round."""
-
-    @cached_property
-    def most(self) -> int:
-        """Bytes that a request may have; asked for with every frame."""
-        rows = sum(len(numbers) for numbers in self.numbers.values())
-        weights = sum(tensor.nbytes for tensor in self.received.values())
-        return max(BEGINNING, 2 * weights + rows * (self.width * VECTORS + 64))
-
-
-@dataclass
-class OpenRound:
-    """A round under way."""
-
-    number: int
-    mine: Tensor
-    """Its rows of the mini-batch."""
-    embeddings: Tensor | None = None
-    others: Tensor | None = None
-    """The summed embeddings of the other silos, where it has received them."""
 
 
 class Session:
