@@ -1,15 +1,16 @@
 """Showing a training as it goes, in a terminal or a notebook."""
 
+import random
 import time
-
-from rich import get_console
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Column
+from typing import TYPE_CHECKING
 
 from tdcd.runs.records import Evaluation, Outcome
 from tdcd.training.callbacks.base import Callback, FinishedRound, Start
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 WIDE = 120
 """Columns of a terminal that shows everything."""
@@ -18,23 +19,13 @@ WIDE = 120
 class Progress(Callback):
     """A bar with rounds, loss, metric, speed and the time left."""
 
-    def __init__(self, name: str = "", console: Console | None = None) -> None:
+    def __init__(self, name: str = "", console: "Console | None" = None) -> None:
         self.name = name
         """What to call the training."""
-        console = console or get_console()
-        self._wide = console.width >= WIDE
-        self.bars = Bars(
-            TextColumn("  {task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=24 if self._wide else 8),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[measures]}", markup=False),
-            *([TextColumn("{task.fields[speed]}", style="dim", markup=False)] if self._wide else []),
-            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-            console=console,
-        )
+        self.bars, self._wide = _bars(console)
         self.metric = "loss"
         self.speed = Speed()
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
 
     def started(self, start: Start) -> None:
         """See Callback."""
@@ -44,23 +35,52 @@ class Progress(Callback):
         for evaluation in start.history[-1:]:
             self.after_evaluation(evaluation)
 
-    def add(self, name: str, total: int | None = None, done: int = 0) -> TaskID:
+    def add(self, name: str, total: int | None = None, done: int = 0) -> "TaskID":
         """Show one more bar, of so many rounds if that is known."""
         return self.bars.add_task(name, total=total, completed=done, measures="", speed="")
 
     def after_round(self, finished: FinishedRound) -> None:
         """See Callback."""
-        speed = per_second(self.speed.at(finished.number))
-        self.bars.update(self._task, completed=finished.number, speed=speed)
+        if self._task is not None:
+            speed = per_second(self.speed.at(finished.number))
+            self.bars.update(self._task, completed=finished.number, speed=speed)
 
     def after_evaluation(self, evaluation: Evaluation) -> None:
         """See Callback."""
-        words = measures(evaluation, self.metric)
-        self.bars.update(self._task, measures="  ".join(words if self._wide else [words[0], *words[1:][-1:]]))
+        if self._task is not None:
+            words = measures(evaluation, self.metric)
+            self.bars.update(self._task, measures="  ".join(words if self._wide else [words[0], *words[1:][-1:]]))
 
     def ended(self, outcome: Outcome | None) -> None:  # noqa: ARG002
         """See Callback."""
         self.bars.stop()
+
+
+def _bars(console: "Console | None") -> "tuple[Bars, bool]":
+    """Return what draws bars, and whether there is room for everything.
+
+    Rich draws from Python's random numbers, which belong to the user, as it is imported and makes styles.
+    """
+    state = random.getstate()
+    try:
+        from rich import get_console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        console = console or get_console()
+        wide = console.width >= WIDE
+        bars = Progress(
+            TextColumn("  {task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=24 if wide else 8),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[measures]}", markup=False),
+            *([TextColumn("{task.fields[speed]}", style="dim", markup=False)] if wide else []),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
+            console=console,
+        )
+    finally:
+        random.setstate(state)
+    return bars, wide
 
 
 class Speed:
