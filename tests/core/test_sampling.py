@@ -1,14 +1,12 @@
 from itertools import combinations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tdcd.core.sampling import Holders, draw_batch, draw_participants, participants
 from tdcd.core.seeds import client_seed, derive, derive_each
-from tdcd.errors import JobError
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 300), st.data())
@@ -110,7 +108,23 @@ def test_a_mini_batch_is_full_as_long_as_rows_are_there() -> None:
         assert len(draw_batch(3, number, 2000, 100, eligible)) == 100
 
 
-def test_too_small_a_part_is_refused() -> None:
+def test_a_sample_is_drawn_where_clients_hardly_ever_meet() -> None:
+    """Four silos of 50 clients with one sample each: of one client a silo, all four hold the same once in 125,000."""
     holders = {silo: Holders(np.roll(np.arange(50), place * 7), 50) for place, silo in enumerate("abcd")}
-    with pytest.raises(JobError, match=r"training.participation = 0.01: in round 4 no sample is held by .* 4 silos"):
-        draw_participants(2021, 4, holders, 0.01)
+    for number in range(20):
+        for part in (0.01, 0.04):
+            drawn, eligible = draw_participants(2021, number, holders, part)
+            assert [mask.sum() for mask in drawn.values()] == [participants(50, part)] * 4
+            assert eligible.sum() >= 1
+            there = np.logical_and.reduce([drawn[silo][held.owner] for silo, held in holders.items()])
+            assert (eligible == there).all()
+    samples = {int(draw_participants(2021, number, holders, 0.01)[1].argmax()) for number in range(20)}
+    assert len(samples) > 10
+
+
+def test_another_draw_of_the_same_round_is_another() -> None:
+    first, second = (draw_participants(7, 3, TINY, 0.5, again)[1].tolist() for again in (0, 1))
+    again = [draw_participants(7, 3, TINY, 0.5, number)[1].tolist() for number in range(10)]
+    assert again[:2] == [first, second]
+    assert len({tuple(mask) for mask in again}) > 2
+    assert not torch.equal(draw_batch(7, 3, 100, 10), draw_batch(7, 3, 100, 10, np.ones(100, dtype=bool), 1))

@@ -201,6 +201,23 @@ def test_what_a_wrong_one_makes_is_refused_and_named(wrong: dict[str, Any], mess
         train(Wrong(**wrong))
 
 
+class InPlace(OwnHalf):
+    """Changes what it is given."""
+
+    def encode(self, tensor: Tensor) -> Tensor:
+        return super().encode(tensor.clamp_(-0.1, 0.1))
+
+
+class Aside(OwnHalf):
+    def encode(self, tensor: Tensor) -> Tensor:
+        return super().encode(tensor.clamp(-0.1, 0.1))
+
+
+def test_one_that_changes_what_it_is_given_changes_a_copy() -> None:
+    for path in ("loop", "stacked"):
+        assert same(train(InPlace(), compute=path).blocks, train(Aside(), compute=path).blocks)
+
+
 def test_numbers_that_become_infinite_end_the_training() -> None:
     with pytest.raises(tdcd.DivergedError, match="no longer finite"):
         train(Wrong(decoded=lambda t: t / 0))

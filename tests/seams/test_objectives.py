@@ -149,3 +149,27 @@ def test_at_sites(loss: dict[str, Any], sharing: str | None, tmp_path: Path) -> 
     labels = {"silo": "silo-1", "sharing": sharing} if sharing else None
     job = wanted(labels, loss=loss)
     check_equal(at_sites(job, tmp_path), simulated(job), 1e-9 if sharing else 0.0)
+
+
+@dataclass(frozen=True)
+class Reduced(Regression):
+    """Forgets that it is asked for a number for each row."""
+
+    reduce: Any = None
+
+    def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return self.reduce((scores - labels).abs())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "message"),
+    [
+        (lambda errors: errors.mean(), r"'losses' became torch.float64 of shape \(\), not torch.float64 of shape \("),
+        (lambda errors: errors.mean(0), r"'losses' became torch.float64 of shape \(1,\), not"),
+        (lambda errors: None, "'losses' became NoneType, not a tensor"),
+        (lambda errors: 1 / 0, "it failed: ZeroDivisionError"),
+    ],
+)
+def test_losses_that_are_not_one_a_row_are_refused(reduce: Any, message: str) -> None:
+    with pytest.raises(tdcd.ModelError, match=r"objective '.*:Reduced': " + message):
+        train(Reduced(reduce))

@@ -8,7 +8,7 @@ import torch
 
 from seams.sites import at_sites, check_equal, simulated, tensors, wanted
 from sites.test_departures import reached, until
-from support import RULES, same
+from support import RULES, run_command, same
 from tdcd.core.aggregators import Aggregator
 from tdcd.core.optimizers import SGD, Adam, Optimizer
 from tdcd.jobs.load import load_job
@@ -85,11 +85,13 @@ def test_a_simulation_goes_on_to_the_bit(codec: str, tmp_path: Path) -> None:
     assert same(gone_on.blocks, whole.blocks)
 
 
-def test_hubs_that_were_killed_go_on_to_the_bits_of_the_simulation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_hubs_that_were_killed_go_on_to_the_bits_of_the_simulation(participation: float, tmp_path: Path) -> None:
     settings = {f"training.{key}": value for key, value in TOGETHER.items()} | {
         "data.clients": 2, "data.features": {"kind": "contiguous", "silos": 2}, "model": {"kind": "mlp", "hidden": [6]},
         "baselines": [], "compute": "loop", "training.rounds": 60, "training.batch_size": 64,
         "training.evaluate_every": 10, "training.checkpoint_every": 5, "deployment.hub_deadline": 120,
+        "training.participation": participation,
     }  # fmt: skip
     job = load_job("breast-cancer", settings)
     federation = LocalFederation.laid_out(job, tmp_path)
@@ -110,3 +112,5 @@ def test_hubs_that_were_killed_go_on_to_the_bits_of_the_simulation(tmp_path: Pat
         assert "goes on after round" in log
         assert "left out" not in log
         assert same({silo: load_blocks(run)[silo]}, {silo: simulated[silo]})
+        assert run_command("report", run) == 0
+        assert (run / "report" / "traffic.csv").exists()

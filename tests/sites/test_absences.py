@@ -4,6 +4,7 @@ What is left is worked out here, from who was lost and when; it is not taken fro
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,20 @@ from hypothesis import strategies as st
 
 from sites.memory import Federation, run_virtually
 from sites.test_labels import keeping, registry
-from sites.test_rounds import ROUNDS, Watched, job, same, simulated, training_of
-from support import examples
+from sites.test_rounds import ROUNDS, Watched, job, same, set_up, simulated, training_of
+from support import examples, one_round
 from tdcd.core.network import Blocks
 from tdcd.core.state import SiloState
 from tdcd.core.task import Round
-from tdcd.errors import DeploymentError
+from tdcd.engines import LocalEngine
+from tdcd.errors import DeploymentError, JobError
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.messages.frames import Message
 from tdcd.sites.security.identity import Identity
+from tdcd.training.setup import starting_blocks
 
 pytestmark = pytest.mark.slow
 MODES = ("shared", "exact", "stale", "registry shared", "registry exact", "registry stale")
@@ -150,6 +153,24 @@ def test_a_client_dies_where_clients_take_turns(
     check(federation, lost, watched, result)
 
 
+def test_others_are_drawn_where_only_a_lost_client_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One client of three takes part in each silo, and one is dead: rounds that it alone would fill draw others."""
+    wanted = with_deadlines(job(2, 3, participation=0.34, batch_size=60), 60, 90)
+    federation, dead = Federation(wanted, tmp_path), Identity("silo-1", "silo-1-2")
+    watched, training = Watched(monkeypatch), training_of(wanted)
+    result = trained(federation, [dead])
+    batches, owner = watched.agreed(), load_data(wanted).federation.rosters["silo-1"]
+    held = {n: sorted(set(owner.owner[training.batch(n)].tolist())) for n in range(1, ROUNDS + 1)}
+    assert any(clients == [owner.clients.index("silo-1-2")] for clients in held.values())
+    assert len(batches) == ROUNDS
+    blocks = starting_blocks(set_up(wanted).networks, None)
+    for number, batch in batches.items():
+        assert owner.clients.index("silo-1-2") not in owner.owner[batch].tolist()
+        round_ = replace(training.round(number), batch=batch)
+        blocks = one_round(LocalEngine(training, "loop"), blocks, round_)
+    same(result, blocks)
+
+
 @pytest.mark.parametrize("name", ["others", "without", "all", "phi", "answers", "lost", "labels", "w", "of"])
 def test_a_silo_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also that of a field of the messages."""
@@ -220,3 +241,12 @@ def test_a_round_on_nothing_stops_in_the_end(monkeypatch: pytest.MonkeyPatch, tm
 def test_no_engine_takes_a_round_on_nothing() -> None:
     with pytest.raises(ValueError, match="round 3: there is nothing in its mini-batch"):
         Round(3, torch.from_numpy(np.empty(0, dtype=np.int64)), 0.1)
+
+
+def test_a_silo_without_features_takes_no_steps(tmp_path: Path) -> None:
+    wanted = registry("exact")
+    table = wanted.as_table()
+    table["silos"]["registry"] |= {"local_steps": 2}
+    federation = Federation(parse_job(table, "job"), tmp_path)
+    with pytest.raises(JobError, match="silo 'registry' has no features, so it takes no local steps"):
+        trained(federation, [])

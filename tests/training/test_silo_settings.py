@@ -9,8 +9,9 @@ import torch
 
 import tdcd
 from support import distance, same
+from tdcd.experiments.sweep_plan import matters
 from tdcd.jobs.load import load_job, parse_job
-from tdcd.jobs.run import run_job
+from tdcd.jobs.run import run_job, variant_job
 from tdcd.runs.reader import read_run
 from tdcd.runs.records import Evaluation
 from tdcd.training.schedules import Theory
@@ -120,6 +121,25 @@ def test_only_those_who_take_part_count() -> None:
     assert taken["bank"] == taken["insurer"]
 
 
+def test_a_part_that_is_everybody_is_noted() -> None:
+    notes = [tdcd.Simulation(federation(), tdcd.models.Linear(), settings).setup.notes for settings in (
+        tdcd.Settings(loss="binary-cross-entropy", rounds=1, rate=0.1, participation=0.9),
+        tdcd.Settings(loss="binary-cross-entropy", rounds=1, rate=0.1, participation=0.5),
+    )]  # fmt: skip
+    assert notes == [("participation = 0.9 draws all clients of every silo in each round; leave it out",), ()]
+
+
+def test_where_all_data_is_in_one_place_nothing_is_encoded_and_nobody_takes_turns() -> None:
+    job = load_job("digits", {"training.codec": "float16", "training.participation": 0.5})
+    for variant in ("central", "left alone"):
+        settings = variant_job(job, variant).training
+        assert (settings.codec, settings.participation) == (tdcd.codecs.Plain(), 1.0)
+    assert variant_job(job, "one-tier").training.codec == tdcd.codecs.Float16()
+    for key in ("training.codec", "training.participation", "silos.left.rate", "silos.left.local_steps"):
+        assert [matters(key, kind) for kind in ("central", "alone", "one-tier")] == [False, False, True]
+    assert matters("silos.left.model", "alone")
+
+
 def test_a_job_says_what_a_silo_does_in_its_own_way(tmp_path: Path) -> None:
     settings = {
         "silos.left.local_steps": 1, "silos.right.rate": 0.05, "training.participation": 0.5, "training.rounds": 3,
@@ -132,9 +152,9 @@ def test_a_job_says_what_a_silo_does_in_its_own_way(tmp_path: Path) -> None:
     rounds = {name: last(one).round for name, one in result.all.items()}
     notes = read_run(tmp_path / "run").federation.notes
     rate = job.training.rate
-    assert f"silo 'left' takes 1 local step in a round, at rate {rate:g}" in notes
-    assert "silo 'right' takes 4 local steps in a round, at rate 0.05" in notes
-    assert rounds == {"federation": 3, "central": 12, "left alone": 3, "right alone": 12}
+    assert f"silo 'left' takes 1 local step in a round, with rate = {rate:g}" in notes
+    assert "silo 'right' takes 4 local steps in a round, with rate = 0.05" in notes
+    assert rounds == {"federation": 3, "central": 12, "left alone": 12, "right alone": 12}
     again = run_job(load_job("digits", settings | {"engine": "oracle", "baselines": []}))
     assert distance(result.federation.blocks, again.federation.blocks) < 1e-5
 

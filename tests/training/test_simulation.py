@@ -194,3 +194,17 @@ def test_a_silo_that_trains_nothing_has_numbers() -> None:
     simulation = tdcd.Simulation(FEDERATION, models, settings())
     numbers = simulation.clients(simulation.init())["a"].values()
     assert all((one.gradient_norm, one.drift) == (0.0, 0.0) and one.loss > 0 for one in numbers)
+
+
+def test_a_clients_loss_is_that_of_the_weights_that_it_receives() -> None:
+    chosen = settings(precision="float64", batch_size=9, codec="bfloat16", codec_for="weights")
+    simulation = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), chosen)
+    state = simulation.round(simulation.init())
+    received = {silo: [p.bfloat16().double() for p in m.parameters()] for silo, m in simulation.modules(state).items()}
+    scores = sum((torch.tensor(X[silo]) @ w.T + b for silo, (w, b) in received.items()), torch.zeros(()))
+    batch = set(simulation.training.batch(2).tolist())
+    for silo, own in simulation.clients(state).items():
+        for client, one in own.items():
+            rows = sorted(batch & set(CLIENTS[silo][client]))
+            loss = binary_cross_entropy_with_logits(scores[rows, 0], torch.tensor(Y[rows]).double())
+            assert one.loss == pytest.approx(loss.item(), rel=1e-9)

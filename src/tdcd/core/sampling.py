@@ -9,21 +9,23 @@ import torch
 from torch import Tensor
 
 from tdcd.core.seeds import derive
-from tdcd.errors import JobError
 
 Mask = npt.NDArray[np.bool_]
 
 ATTEMPTS = 100
-"""How often clients are drawn for a round before it counts as impossible."""
+"""How often clients are drawn for a round before a sample is drawn, whose clients then take part."""
 
 
-def draw_batch(seed: int, number: int, population: int, size: int, eligible: Mask | None = None) -> Tensor:
+def draw_batch(
+    seed: int, number: int, population: int, size: int, eligible: Mask | None = None, again: int = 0
+) -> Tensor:
     """Draw round ``number``'s mini-batch: ``size`` of the samples 0 … ``population`` − 1, without replacement.
 
     A pure function of its arguments, so every hub computes it by itself and only the seed is ever shared.
-    Returns the sample numbers in ascending order, shape (size,); all that are ``eligible`` if these are fewer.
+    Returns the sample numbers in ascending order, shape (size,); all that are ``eligible`` if these are fewer. Another
+    mini-batch of the same round has another number ``again``.
     """
-    generator = _generator(seed, "batch", number)
+    generator = _generator(seed, "batch", number, *([again] if again else []))
     if eligible is None:
         return torch.from_numpy(np.sort(generator.choice(population, size, replace=False, shuffle=False)))
     rows = np.flatnonzero(eligible)
@@ -48,36 +50,46 @@ def participants(clients: int, participation: float) -> int:
 
 
 def draw_participants(
-    seed: int, number: int, holders: Mapping[str, Holders], participation: float
+    seed: int, number: int, holders: Mapping[str, Holders], participation: float, again: int = 0
 ) -> tuple[Mapping[str, Mask], Mask]:
     """Draw the clients of each silo that take part in a round, and find the samples that can be in its mini-batch.
 
     A sample can be if the clients that hold it take part in all silos. Each silo draws by itself; were the mini-batch
-    drawn first, only about a fraction ``participation`` to the power of N of it would be left. Clients are drawn anew
-    if no sample is left.
+    drawn first, only about a fraction ``participation`` to the power of N of it would be left. Clients are drawn again
+    while no sample is left; after many draws, a sample is drawn and its clients take part.
 
     Returns:
         For each silo a mask of its clients (K_j,); and a mask of the samples (M,).
-
-    Raises:
-        JobError: after many draws there is still no such sample.
     """
-    for attempt in range(ATTEMPTS):
-        drawn = {}
-        eligible: Mask | None = None
-        for silo, held in holders.items():
-            drawn[silo] = np.zeros(held.clients, dtype=np.bool_)
-            count = participants(held.clients, participation)
-            generator = _generator(seed, "clients", number, silo, attempt)
-            drawn[silo][generator.choice(held.clients, count, replace=False, shuffle=False)] = True
-            there = drawn[silo][held.owner]
-            eligible = there if eligible is None else eligible & there
-        if eligible is not None and eligible.any():
-            return drawn, eligible
-    raise JobError(
-        f"training.participation = {participation:g}: in round {number} no sample is held by clients that take part in "
-        f"all of the {len(holders)} silos, however often they are drawn; raise it, or give each silo fewer clients"
-    )
+    samples = len(next(iter(holders.values())).owner)
+    for attempt in range(again * (ATTEMPTS + 1), (again + 1) * (ATTEMPTS + 1)):
+        last = attempt == (again + 1) * (ATTEMPTS + 1) - 1
+        sample = int(_generator(seed, "sample", number, again).integers(samples)) if last else None
+        drawn = {
+            silo: _draw_clients(
+                _generator(seed, "clients", number, silo, attempt),
+                held.clients,
+                participants(held.clients, participation),
+                None if sample is None else int(held.owner[sample]),
+            )
+            for silo, held in holders.items()
+        }
+        eligible = np.logical_and.reduce([drawn[silo][held.owner] for silo, held in holders.items()])
+        if eligible.any():
+            break
+    return drawn, eligible
+
+
+def _draw_clients(generator: np.random.Generator, clients: int, count: int, one: int | None) -> Mask:
+    """Draw so many of a silo's clients; some client is among them if it is named."""
+    drawn = np.zeros(clients, dtype=np.bool_)
+    if one is None:
+        drawn[generator.choice(clients, count, replace=False, shuffle=False)] = True
+        return drawn
+    others = np.delete(np.arange(clients), one)
+    drawn[generator.choice(others, count - 1, replace=False, shuffle=False)] = True
+    drawn[one] = True
+    return drawn
 
 
 def _generator(seed: int, *words: str | int) -> np.random.Generator:

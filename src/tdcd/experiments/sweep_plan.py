@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from tdcd.core.codecs import Plain
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.experiments.sweep_file import LABELS, STEPS, Sweep, labels
 from tdcd.files import flat, quoted_key
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import carried, variant_job
 from tdcd.jobs.schema import Baseline, FunctionData, Job
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, SiloSettings
 
 RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"
 RESERVED = {
@@ -115,6 +116,8 @@ def _central(sweep: Sweep, kind: Baseline, axes: Mapping[str, Any], job: Job) ->
     """Return the central training that one tier by single steps is, where that is trained as well."""
     if kind == "central" or job.training.local_steps > 1 or "central" not in sweep.baselines:
         return None
+    if job.training.codec != Plain() or any(job.settings_of(silo) is not job.training for silo in job.silos):
+        return None
     return Combination("central", {axis: value for axis, value in axes.items() if axis != LABELS[STEPS]}, job)
 
 
@@ -150,7 +153,9 @@ def matters(key: str, baseline: Baseline) -> bool:
     """Tell whether a setting makes a difference to a baseline."""
     if any(key == rows or key.startswith(f"{rows}.") for rows in ROWS):
         return False
-    return key != STEPS or baseline == "one-tier"
+    of_rounds = key in (STEPS, *(f"training.{name}" for name in ("codec", "codec_for", "participation")))
+    of_silos = key.startswith("silos.") and key.rpartition(".")[2] in SiloSettings.model_fields
+    return baseline == "one-tier" or not (of_rounds or of_silos)
 
 
 def trials(sweep: Sweep, combination: Combination, where: str = "sweep") -> dict[float, SweepRun]:

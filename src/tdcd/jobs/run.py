@@ -13,6 +13,7 @@ from typing import Any
 
 from tdcd.compute import cores
 from tdcd.core.aggregators import Average, HubMomentum
+from tdcd.core.codecs import Plain
 from tdcd.core.optimizers import SGD
 from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
@@ -23,7 +24,7 @@ from tdcd.training.callbacks import Callback
 from tdcd.training.labels import Labels
 from tdcd.training.result import Result
 from tdcd.training.schedules import Constant, Step, Theory
-from tdcd.training.settings import Settings
+from tdcd.training.settings import Settings, SiloSettings
 from tdcd.training.setup import device_of, prepare
 from tdcd.training.simulation import build_engine
 from tdcd.training.train import train
@@ -158,10 +159,10 @@ def variant_job(job: Job, variant: str) -> Job:
     labels = job.labels
     if labels.private:  # all is in one place, so nothing is private
         labels = Labels(silo=labels.silo, sharing="shared", positive=labels.positive, classes=labels.classes)
-    training = job.settings_of(variant.removesuffix(" alone")) if variant.endswith(" alone") else job.training
-    silos = {silo: own.model_copy(update={"local_steps": None, "rate": None}) for silo, own in job.silos.items()}
+    common = dict.fromkeys(SiloSettings.model_fields)  # what silos do in their own way, baselines do together
+    silos = {silo: own.model_copy(update=common) for silo, own in job.silos.items()}
     return job.model_copy(
-        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(training), "silos": silos}
+        update={"name": name, "baselines": [], "labels": labels, "training": plain_steps(job.training), "silos": silos}
     )
 
 
@@ -181,7 +182,8 @@ def plain_steps(settings: Settings) -> Settings:
     """Return the settings of as many gradient steps with an exchange after each of them.
 
     With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
-    descent on the whole model. Momentum is carried from step to step, as it is where all data is in one place.
+    descent on the whole model. Momentum is carried from step to step, as it is where all data is in one place. Nothing
+    travels there, so there is nothing to encode, and nobody takes turns.
     """
     steps = settings.local_steps
     rate, schedule = settings.rate, settings.schedule
@@ -192,6 +194,9 @@ def plain_steps(settings: Settings) -> Settings:
     return settings.model_copy(
         update={
             "local_steps": 1,
+            "codec": Plain(),
+            "codec_for": "all",
+            "participation": 1.0,
             **carried(settings),
             "rounds": settings.rounds * steps,
             "rate": rate,

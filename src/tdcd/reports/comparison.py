@@ -16,7 +16,7 @@ from tdcd.reports.findings import claims, describe_win, time_to, winners
 from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
 from tdcd.reports.page import fill, forget_extras, pictures, who
-from tdcd.reports.pricing import times, traffic_by_round
+from tdcd.reports.pricing import has_ledger, times, traffic_by_round
 from tdcd.reports.remarks import remarks
 from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import PLUS_MINUS, WAYS, Table, about, duration, format_setting, mean, number, size, time
@@ -55,7 +55,7 @@ def write_study(study: Study, directory: Path | str) -> Path:
 
 def write_run_extras(run: RunRecord, metric: str | None = None) -> None:
     """Write a run's figures, its history and the ledger of its rounds into its folder ``report``."""
-    sent = [] if run.in_one_place else traffic_by_round(run)
+    sent = traffic_by_round(run) if has_ledger(run) else []
     ledger = {"round": range(1, len(sent) + 1), **{way: [getattr(one, way) for one in sent] for way in WAYS}}
     history = evaluation_frame({"": run}).select(pl.exclude(*HIDDEN, "status", "seed"))
     drawn = [(picture, picture.svg()) for picture in pictures(run, metric)]

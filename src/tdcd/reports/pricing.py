@@ -126,6 +126,15 @@ def _participation(run: RunRecord) -> float:
     return float(run.job["training"].get("participation", 1.0))
 
 
+def has_ledger(run: RunRecord) -> bool:
+    """Tell whether a run's bytes can be worked out round by round.
+
+    Where data is in one place nothing is sent. One hub knows its own mini-batches, unless clients take turns in silos
+    that it knows nothing of.
+    """
+    return not run.in_one_place and not (run.federation.peers and _participation(run) < 1)
+
+
 def _every_row(run: RunRecord, given: Given) -> bool:
     """Tell whether every mini-batch is all samples."""
     return not given and _batch_size(run) == run.federation.samples and _participation(run) == 1
@@ -138,9 +147,10 @@ def _counts_by_round(run: RunRecord, ledger: Ledger, given: Given) -> Iterator[M
     population, size = run.federation.samples, _batch_size(run)
     whole = ledger.counts(np.arange(population)) if _every_row(run, given) else None
     seed, participation = int(run.job["training"]["seed"]), _participation(run)
+    holders = {}
     if participation < 1:
         _check_whole(run)
-    holders = {silo: Holders(ledger.owners[silo], ledger.clients[silo]) for silo in _plan(run, None)[0].active}
+        holders = {silo: Holders(ledger.owners[silo], ledger.clients[silo]) for silo in _plan(run, None)[0].active}
     for number in range(1, _rounds(run) + 1):
         if whole is not None:
             yield whole

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tdcd.core.aggregators import Average, HubRound, check_room
-from tdcd.core.codecs import Codecs
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block
 from tdcd.core.objectives import Loss
@@ -64,7 +63,7 @@ class ClientMeter:
             for silo, task in tasks.items()
         }
         self._whole = LocalEngine(replace(training, tasks=received), "loop")
-        self._first = LocalEngine(replace(training, tasks=first, private=None, codecs=Codecs()), "loop")
+        self._first = LocalEngine(replace(training, tasks=first, private=None), "loop")
 
     def measure(self, states: States, number: int) -> Clients:
         """Return the numbers of all clients in round ``number``, which begins with these states."""

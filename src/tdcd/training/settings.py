@@ -194,18 +194,21 @@ class Settings(Strict):
         """Return the learning rate of round ``number`` of 1 … R."""
         return self.schedule.rate(self.rate, number, self.rounds, self.local_steps)
 
-    def sample_batch(self, number: int, samples: int, holders: Mapping[str, Holders] | None = None) -> Tensor:
+    def sample_batch(
+        self, number: int, samples: int, holders: Mapping[str, Holders] | None = None, again: int = 0
+    ) -> Tensor:
         """Return the mini-batch of round ``number``, drawn from the seed out of so many samples.
 
-        ``holders`` of every silo that takes part in rounds say which samples are there where not all clients are.
+        ``holders`` of every silo that takes part in rounds say which samples are there where not all clients are. Other
+        clients are drawn with another number ``again``.
         """
         size = self.batch_of(samples)
         if self.participation == 1:
             return draw_batch(self.seed, number, samples, size)
         if holders is None:
             raise RuntimeError("a mini-batch of some clients, without knowing who holds what")
-        _, eligible = draw_participants(self.seed, number, holders, self.participation)
-        return draw_batch(self.seed, number, samples, size, eligible)
+        _, eligible = draw_participants(self.seed, number, holders, self.participation, again)
+        return draw_batch(self.seed, number, samples, size, eligible, again)
 
     def batch_of(self, samples: int) -> int:
         """Return the batch size for a training set of so many samples."""

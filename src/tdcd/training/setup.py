@@ -58,7 +58,12 @@ class Setup:
         result = []
         for silo, own in self.own.items():
             steps = "1 local step" if own.local_steps == 1 else f"{own.local_steps} local steps"
-            result.append(f"silo '{silo}' takes {steps} in a round, at rate {own.rate:g}")
+            result.append(f"silo '{silo}' takes {steps} in a round, with rate = {own.rate:g}")
+        some = [task for task in self.tasks.values() if task.participation < 1]
+        if some and all(task.participants == len(task.roster.clients) for task in some):
+            result.append(
+                f"participation = {some[0].participation:g} draws all clients of every silo in each round; leave it out"
+            )
         return tuple(result)
 
     def training(
@@ -172,9 +177,14 @@ def _own_settings(federation: Federation, settings: Settings, silos: Mapping[str
         own = settings.of_silo(silo, given)
         if own is not settings:
             if silo not in federation.with_features:
-                raise JobError(f"silo '{silo}' has no features, so it takes no local steps; leave out its own")
+                raise JobError(no_steps(silo))
             result[silo] = own
     return result
+
+
+def no_steps(silo: str) -> str:
+    """Return what is wrong with local steps or a rate of a silo that has labels only."""
+    return f"silo '{silo}' has no features, so it takes no local steps; leave out its own local_steps and rate"
 
 
 def check_labels(labels: Labels, federation: Federation) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.objectives import Objective, Tally
-from tdcd.core.objectives.base import Sums
+from tdcd.core.objectives.base import Sums, row_losses
 
 
 def ranks(objective: Objective, scores: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def tally(objective: Objective, scores: Tensor, labels: Tensor, ranked: Tensor) 
     truth = labels.double() if labels.is_floating_point() else labels
     sums = {
         "rows": torch.tensor([float(len(scores))]),
-        "loss": objective.losses(scores.double(), truth).sum().view(1),
+        "loss": row_losses(objective, scores.double(), truth).sum().view(1),
         **objective.sums(scores, labels, ranked),
     }
     return {name: values.double().tolist() for name, values in sums.items()}

@@ -119,11 +119,10 @@ def train(
         on_gradients=_listeners(callbacks),
     )
     settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
-    for note in (
-        (*setup.notes, *computing.notes) if variant == FEDERATED else ()
-    ):  # once: baselines have the same reasons
-        for callback in callbacks:
-            callback.noted(note)
+    if variant == FEDERATED:  # once: baselines have the same reasons
+        for note in (*setup.notes, *computing.notes):
+            for callback in callbacks:
+                callback.noted(note)
     loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
     description = describe_federation(federation, setup, settings, computing, variant)
     with ExitStack() as stack:

@@ -44,7 +44,7 @@ def encode(codec: Codec, tensor: Tensor) -> Tensor:
     if not is_foreign(codec):
         return codec.encode(tensor)
     with calling("codec", codec):
-        encoded = codec.encode(tensor)
+        encoded = codec.encode(tensor.clone())  # it may change what it is given
         like = codec.encode(torch.zeros_like(tensor))
     check_tensors({"what it encodes": encoded}, {"what it encodes": like}, "codec", codec, finite=False)
     return encoded
@@ -59,7 +59,7 @@ def decode(codec: Codec, encoded: Tensor, like: Tensor) -> Tensor:
     if not is_foreign(codec):
         return codec.decode(encoded, like)
     with calling("codec", codec):
-        decoded = codec.decode(encoded, like)
+        decoded = codec.decode(encoded.clone(), like.clone())
     check_tensors({"what it decodes": decoded}, {"what it decodes": like}, "codec", codec, finite=False)
     return decoded
 

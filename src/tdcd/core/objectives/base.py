@@ -48,7 +48,7 @@ class Loss(ABC):
         """Return ∂ℓ/∂scores for every row: scores (…, E) and prepared labels to (…, E)."""
         with torch.enable_grad():
             scores = scores.detach().requires_grad_()
-            (result,) = torch.autograd.grad(self.losses(scores, labels).sum(), scores)
+            (result,) = torch.autograd.grad(row_losses(self, scores, labels).sum(), scores)
         return result
 
 
@@ -117,6 +117,20 @@ class Objective(Loss):
     def measure(self, sums: Sums, rows: float) -> dict[str, float]:
         """Return the metrics of all rows that were added up, besides the loss."""
         return {}
+
+
+def row_losses(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:
+    """Return ℓ of every row; what an objective that a user has written returns is checked.
+
+    Raises:
+        ModelError: it fails, or returns anything but a number for each row.
+    """
+    if not is_foreign(objective):
+        return objective.losses(scores, labels)
+    with calling("objective", objective):
+        losses = objective.losses(scores, labels)
+    check_tensors({"losses": losses}, {"losses": scores[..., 0]}, "objective", objective, finite=False)
+    return losses
 
 
 def logit_gradient(objective: Loss, scores: Tensor, labels: Tensor) -> Tensor:

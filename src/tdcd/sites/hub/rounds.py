@@ -32,6 +32,8 @@ from tdcd.sites.messages.types import SiloHolders, Waiting
 
 RECENT = 20
 """Rounds that the speed is of."""
+REDRAWS = 50
+"""How often clients are drawn for a round in which nothing is left without those that were lost."""
 
 
 @dataclass
@@ -87,9 +89,16 @@ class Rounds:
         return Hub(context.silo, self.plan, clients, peers)
 
     def left(self, number: int, lost: Lost) -> Tensor:
-        """Return a round's mini-batch without lost samples."""
-        batch = self._batch(number)
-        return torch.from_numpy(batch[[sample not in lost for sample in batch.tolist()]] if lost else batch)
+        """Return a round's mini-batch without lost samples.
+
+        Where clients take turns, others are drawn if nothing is left: by all hubs alike, who agree on what was lost.
+        """
+        for again in range(REDRAWS if self.holders else 1):
+            batch = self._batch(number, again)
+            batch = batch[[sample not in lost for sample in batch.tolist()]] if lost else batch
+            if len(batch):
+                break
+        return torch.from_numpy(batch)
 
     @property
     def speed(self) -> float:
@@ -132,10 +141,10 @@ class Rounds:
             )
         return away.union(*(samples_in(r.away, f"the hub of silo '{silo}'") for silo, r in replies.items()))
 
-    def _batch(self, number: int) -> Array:
+    def _batch(self, number: int, again: int = 0) -> Array:
         """Return the mini-batch of a round, before anybody is lost."""
         settings, samples = self.prepared.settings, self.prepared.plan.counts[Part.TRAIN]
-        batch: Array = settings.sample_batch(number, samples, self.holders).numpy()
+        batch: Array = settings.sample_batch(number, samples, self.holders, again).numpy()
         return batch
 
     def _away_in(self, number: int) -> Lost:
@@ -161,10 +170,15 @@ async def exchange_holders(context: HubContext, prepared: Prepared, plan: Plan) 
     if prepared.settings.participation == 1:
         return None
     roster, samples = prepared.plan.roster, prepared.plan.counts[Part.TRAIN]
-    mine = SiloHolders(roster.owner.to(torch.int32), len(roster.clients))
+    nobody = SiloHolders(torch.empty(0, dtype=torch.int32), 0)
+    takes_part = context.silo in plan.active
+    mine = SiloHolders(roster.owner.to(torch.int32), len(roster.clients)) if takes_part else nobody
     everybody = {context.silo: mine, **await context.peers.exchange(mine)}
     for silo, held in everybody.items():
         who = f"the hub of silo '{silo}' sends 'holders'"
+        if silo not in plan.active:
+            fits(held.owner, (0,), torch.int32, f"{who}: owner")
+            continue
         owner = fits(held.owner, (samples,), torch.int32, f"{who}: owner")
         if len(torch.unique(owner)) != held.clients or int(owner.min()) != 0 or int(owner.max()) != held.clients - 1:
             raise RefusedError(f"{who}: its clients are not numbered from 0 to {held.clients - 1}")

@@ -20,6 +20,7 @@ from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
 from tdcd.engines.base import block_bytes
+from tdcd.errors import JobError
 from tdcd.jobs.data import JobData
 from tdcd.jobs.schema import TableJob
 from tdcd.sites.hub.context import HubContext, News
@@ -27,7 +28,7 @@ from tdcd.sites.hub.link import Link
 from tdcd.sites.hub.plan import SiloPlan, plan_from_set
 from tdcd.sites.messages.types import Begin, Begun, Resume, Resumed
 from tdcd.training.settings import Settings
-from tdcd.training.setup import build_network, check_finite, width_of
+from tdcd.training.setup import build_network, check_finite, no_steps, width_of
 
 if TYPE_CHECKING:
     from tdcd.data.tables.preparation import Preparation
@@ -131,6 +132,8 @@ class HubSetup:
             plan = plan_from_set(context.job, context.silo, data)
             rows = data.federation.samples.features.get(context.silo)
             shape = None if rows is None else tuple(rows.shape[1:])
+        if shape is None and settings is not context.job.training:
+            raise JobError(no_steps(context.silo))
         model = self._build(plan, shape)
         steps, aggregator, bound = settings.steps, settings.make_aggregator(), context.job.deployment.largest_update
         if model.network:
