@@ -26,7 +26,7 @@ while simulation.evaluate(state).train["loss"] > 0.12:
         print(f"round {state.done + 1}: client east: loss {client.loss:.3f}, its weights drift by {client.drift:.3f}")
     state = simulation.round(state)
 
-plain = tdcd.Simulation(federation, models, settings.model_copy(update={"local_steps": 1}), test=test)
+plain = tdcd.Simulation(federation, models, settings.replace(local_steps=1), test=test)
 for steps, branch in ((5, simulation), (1, plain)):
     fork = state  # the same one for both: no round changes it
     while fork.done < state.done + 20:

@@ -161,3 +161,16 @@ def test_a_job_says_what_a_silo_does_in_its_own_way(tmp_path: Path) -> None:
 
 def last(result: tdcd.Result) -> Evaluation:
     return result.history[-1]
+
+
+def test_settings_but_for_some() -> None:
+    settings = tdcd.Settings(loss="cross-entropy", rounds=10, local_steps=4, rate=0.4, codec="float16")
+    assert settings.replace(rate=0.1) == tdcd.Settings(
+        loss="cross-entropy", rounds=10, local_steps=4, rate=0.1, codec="float16"
+    )
+    with pytest.raises(tdcd.JobError, match="unknown key 'local_step'; did you mean 'local_steps'"):
+        settings.replace(local_step=1)
+    with pytest.raises(tdcd.JobError, match="rate: should be greater than 0"):
+        settings.replace(rate=-1.0)
+    with pytest.raises(tdcd.JobError, match="proximal: with local_steps = 1"):
+        settings.replace(local_steps=1, proximal=0.1)

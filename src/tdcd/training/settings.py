@@ -158,6 +158,14 @@ class Settings(Strict):
         parts = {"loss": self.loss, "aggregator": self.aggregator, "optimizer": self.optimizer, "codec": self.codec}
         return {what: part.kind for what, part in parts.items() if isinstance(part, Imported)}
 
+    def replace(self, **changes: Any) -> "Settings":
+        """Return the same settings but for some, checked like any.
+
+        Raises:
+            JobError: the changes are wrong, or do not go with the rest.
+        """
+        return Settings(**{**dict(self), **changes})
+
     def of_silo(self, silo: str, own: SiloSettings | None) -> "Settings":
         """Return the settings as they are for one silo.
 

@@ -79,7 +79,7 @@ class Simulation:
             raise JobError(f"workers: at least 1 is wanted, not {workers}")
         parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator, "codec": codec}
         if chosen := {name: part for name, part in parts.items() if part is not None}:
-            settings = Settings(**{**dict(settings), **chosen})
+            settings = settings.replace(**chosen)
         self.federation, self.settings, self.labels = federation, settings, labels or Labels()
         self.setup = prepare(federation, models, settings, validation, test, device_of(device), self.labels, silos)
         self.first = starting_blocks(self.setup.networks, initial, self.setup.label_only)
