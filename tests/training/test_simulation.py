@@ -208,3 +208,9 @@ def test_a_clients_loss_is_that_of_the_weights_that_it_receives() -> None:
             rows = sorted(batch & set(CLIENTS[silo][client]))
             loss = binary_cross_entropy_with_logits(scores[rows, 0], torch.tensor(Y[rows]).double())
             assert one.loss == pytest.approx(loss.item(), rel=1e-9)
+
+
+def test_a_state_prints_in_a_line() -> None:
+    simulation = tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings())
+    assert repr(simulation.init()).startswith("State(after round 0: ")
+    assert len(repr(simulation.round(simulation.init()))) < 80

@@ -31,6 +31,10 @@ class State:
         """The global model: each silo's weights."""
         return {silo: state.weights for silo, state in self.silos.items()}
 
+    def __repr__(self) -> str:
+        numbers = sum(tensor.numel() for block in self.weights.values() for tensor in block.values())
+        return f"State(after round {self.done:,}: {numbers:,} weights, {self.traffic.total:,} bytes sent)"
+
 
 def advance(
     engine: Engine, state: State, settings: Settings, kept: Callable[[], str] = lambda: ""
