@@ -18,6 +18,8 @@ from tdcd.runs.records import Session
 
 THREADS = re.compile(r"[A-Z]+_NUM_THREADS|OMP_\w+|KMP_\w+|CUBLAS_WORKSPACE_CONFIG")
 """Variables that decide in what order numbers are added up."""
+TIMEOUT = 10.0
+"""Seconds to wait for git or the compiler."""
 
 
 def describe_session(inputs: Mapping[str, str] | None = None, *, compiled: bool = False) -> Session:
@@ -35,7 +37,7 @@ def describe_session(inputs: Mapping[str, str] | None = None, *, compiled: bool 
         code={str(root): commit for root in _repositories() if (commit := _commit(root))},
         python=platform.python_version(),
         packages=_packages(),
-        compiler=_first_line(*shlex.split(os.environ.get("CXX") or "c++"), "--version") if compiled else "",
+        compiler=_compiler() if compiled else "",
         system=platform.platform(),
         processor=processor(),
         cores=os.cpu_count() or 1,
@@ -71,23 +73,59 @@ def _repositories() -> Iterator[Path]:
 
 @cache
 def _commit(root: Path) -> str:
-    """Return the commit that is checked out, and whether files were changed since; nothing where git fails."""
+    """Return the commit that is checked out, and whether tracked files were changed since; nothing where git fails."""
     commit = _first_line(*_git(root), "rev-parse", "HEAD")
-    return f"{commit}, changed since" if commit and _first_line(*_git(root), "status", "--porcelain") else commit
+    changed = _changed(root) if commit else False
+    return commit + {None: ", unknown whether changed", True: ", changed since", False: ""}[changed]
+
+
+def _changed(root: Path) -> bool | None:
+    """Tell whether tracked files differ from the commit; None where git cannot say without running a filter."""
+    settings = _output(*_git(root), "config", "--list", "--name-only", "-z")
+    if settings is None:
+        return None
+    filters = sorted({key.rpartition(".")[0] for key in settings.split("\0") if key.startswith("filter.")})
+    if any("=" in name for name in filters):  # -c would take the rest of the name for a value, and the filter would run
+        return None
+    unfiltered = [f"{name}.{key}" for name in filters for key in ("clean=", "process=", "required=false")]
+    overrides = [word for setting in unfiltered for word in ("-c", setting)]
+    # git runs by the settings of a submodule of its own where it looks for changes inside one
+    what = ("--porcelain", "--untracked-files=no", "--ignore-submodules=dirty", "--no-renames")
+    changes = _output(*_git(root), *overrides, "status", *what)
+    return None if changes is None else bool(changes)
 
 
 def _git(root: Path) -> Sequence[str]:
-    """Return a command that changes nothing and runs no program that the repository names."""
+    """Return a command that changes nothing and runs no program that the repository names: no monitor, no transport."""
     return "git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(root)
+
+
+def _compiler() -> str:
+    """Return how the compiler calls itself, or CXX as it is where that is no command."""
+    named = os.environ.get("CXX") or "c++"
+    try:
+        words = shlex.split(named)
+    except ValueError:  # a quote that is not closed
+        return named
+    return _first_line(*words, "--version")
 
 
 @cache
 def _first_line(*command: str) -> str:
+    return (_output(*command) or "").partition("\n")[0]
+
+
+def _output(*command: str) -> str | None:
+    """Return what a command prints, or None where it fails."""
+    # git would fetch what a partial clone lacks, by a program that the clone names
+    environment = os.environ | {"GIT_ALLOW_PROTOCOL": "none"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.partition("\n")[0] if done.returncode == 0 else ""
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def processor() -> str:
