@@ -175,6 +175,24 @@ def test_align_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert tdcd_command("train", job, "--out", "run") == 0
 
 
+def test_check_finds_code_beside_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    home = Path("jobs")
+    home.mkdir()
+    (home / "checked_beside_the_job.py").write_text(
+        "import numpy as np\nimport tdcd\nfrom torch import nn\n"
+        "def read():\n"
+        "    silos = [tdcd.Silo(name, np.eye(6), [range(6)]) for name in ('bank', 'shop')]\n"
+        "    return tdcd.Federation.from_silos(silos, np.arange(6) % 2)\n"
+        "def make(shape, outputs): return nn.Linear(shape[0], outputs)\n"
+    )
+    (home / "job.toml").write_text(
+        'data = { source = "checked_beside_the_job:read" }\nmodel = { kind = "checked_beside_the_job:make" }\n'
+        'training = { loss = "binary-cross-entropy", rounds = 2, rate = 0.1 }\n'
+    )
+    assert tdcd_command("check", home / "job.toml") == 0
+    assert "Computed shop: " in capsys.readouterr().out
+
+
 def test_predict(capsys: pytest.CaptureFixture[str]) -> None:
     job = write_tables()
     assert tdcd_command("train", job, "--out", "run", "--quiet") == 0

@@ -25,6 +25,7 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
+    from tdcd.cli.imports import importable_for
     from tdcd.cli.terminal import terminal
     from tdcd.data.label_encoding import must_name
     from tdcd.jobs.data import load_data
@@ -33,6 +34,7 @@ def command(
     from tdcd.jobs.schema import TableJob
 
     read = load_job(job, {"data.directory": str(data)} if data else None)
+    importable_for(job)
     with terminal(stderr=True).status("") as status:
         result = load_data(read, str(job), lambda what: status.update(Text(f"reading {what}")))
         warnings = []

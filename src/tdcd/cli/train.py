@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.cli.imports import import_path, importable
+from tdcd.cli.imports import import_path, importable, importable_for
 from tdcd.errors import DivergedError, JobError, RunError, TdcdError
-from tdcd.runs.layout import ENVIRONMENT, FEDERATION, JOB, check_no_run, check_run
+from tdcd.runs.layout import FEDERATION, JOB, check_no_run, check_run
 
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
@@ -98,8 +98,7 @@ def _resolve(
         where = str(file or "digits")
         job = load_job(where, overrides, clients)
         where += " (embedded)" if where in EMBEDDED else ""
-        beside = file.parent if file else Path()
-        importable(*(import_path(beside) if (beside / ENVIRONMENT).exists() else [beside]), Path())
+        importable_for(file)
         if out:
             check_no_run(out)  # before its data is read
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
