@@ -25,7 +25,7 @@ from tdcd.errors import DivergedError, TdcdError
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.run import run_variant
-from tdcd.jobs.schema import Job
+from tdcd.jobs.schema import Job, data_settings
 from tdcd.runs.records import Evaluation
 from tdcd.runs.store import wait_until_free
 from tdcd.training.callbacks import Callback, FinishedRound, Start
@@ -85,8 +85,7 @@ class Worker(Callback):
 
     def _read(self, job: Job) -> JobData:
         """Read a job's data, unless it is what was read last."""
-        table = job.as_table()
-        key = json.dumps([table["data"], table["silos"], table["labels"]])
+        key = json.dumps(data_settings(job.as_table()))
         if not self.data or self.data[0] != key:
             self.data = None  # two at once may not fit
             self.data = key, load_data(job)

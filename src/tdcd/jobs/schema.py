@@ -383,3 +383,12 @@ class TableJob(Job):
                 f"silos.{others[0]}.label: with sharing = \"{labels.sharing}\" only silo '{labels.silo}' has labels; "
                 "leave it out, and exclude the column"
             )
+
+
+def data_settings(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a job's table decides who holds what, and how tables become numbers: no rates, no local steps."""
+    silos = {
+        name: {key: value for key, value in silo.items() if key not in SiloSettings.model_fields}
+        for name, silo in table["silos"].items()
+    }
+    return {"data": table["data"], "silos": silos, "labels": table["labels"], "loss": table["training"]["loss"]}

@@ -8,10 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tdcd.errors import DeploymentError, JobError
-from tdcd.jobs.schema import Job
+from tdcd.jobs.schema import Job, data_settings
 from tdcd.runs.stored_job import differences
 from tdcd.sites.messages.frames import PROTOCOL
-from tdcd.training.settings import SiloSettings
 
 VERSION = version("tdcd")
 
@@ -77,9 +76,5 @@ class SharedJob:
 
 def data_fingerprint(job: Job) -> str:
     """Return a digest of what decides who holds what, and how tables become numbers."""
-    table = SharedJob.of(job).table
-    for silo in table.get("silos", {}).values():
-        for key in SiloSettings.model_fields:
-            silo.pop(key, None)
-    kept = {key: table.get(key) for key in ("data", "silos", "labels")} | {"loss": table["training"]["loss"]}
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
+    text = json.dumps(data_settings(SharedJob.of(job).table), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
