@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -119,6 +119,23 @@ class Registry(Generic[T]):
             )
         part: T = made
         return part
+
+
+def not_allowed(named: Mapping[str, str], allowed: Container[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what somebody else's file names by import paths from modules that one has not allowed oneself.
+
+    Args:
+        named: The import paths, each under what it is.
+        allowed: The modules whose code may run.
+
+    Yields:
+        What it is, its import path and its module.
+    """
+    modules = [allowed] if isinstance(allowed, str) else allowed
+    for what, path in named.items():
+        module = path.split(":")[0]
+        if module not in modules:
+            yield what, path, module
 
 
 def call_factory(path: str, what: str, given: str, *arguments: Any, **options: Any) -> Any:

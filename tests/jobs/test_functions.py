@@ -62,7 +62,11 @@ def test_a_function_is_trained_on_as_arrays_are(folder: Path) -> None:
     same = tdcd.train(data.federation, tdcd.models.Linear(), read.training, test=test)
     assert result.federation.kept.test == same.kept.test
     assert set(result.baselines) == {"bank alone", "shop alone"}
-    run = tdcd.load_run(folder / "run")
+    with pytest.raises(
+        tdcd.RunError, match="its data source is 'hospitals:read', which is code that you have not allowed"
+    ):
+        tdcd.load_run(folder / "run").predict_held_out()
+    run = tdcd.load_run(folder / "run", imports=["hospitals"])
     assert torch.equal(run.result.scores(test.features), same.scores(test.features))
     assert run.predict_held_out().frame.height == 9
     assert tdcd.load_job(folder / "run" / "job.toml") == read

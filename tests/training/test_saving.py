@@ -65,6 +65,20 @@ def test_a_run_from_python_is_loaded_as_one_of_a_job(tmp_path: Path) -> None:
         run.predict_held_out()
 
 
+def test_a_loss_of_ones_own_is_called_where_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import tdcd\ndef make():\n    return tdcd.objectives.CrossEntropy()\n"
+    (tmp_path / "saved_losses.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = train(loss={"kind": "saved_losses:make"}, directory=tmp_path / "run")
+    result.save(tmp_path / "saved")
+    why = r"its loss is 'saved_losses:make', which is code that you have not allowed.*imports=\[\"saved_losses\"\]"
+    for path in (tmp_path / "saved", tmp_path / "run"):
+        with pytest.raises(tdcd.RunError, match=why):
+            tdcd.Result.load(path, {"b": Words()})
+        assert torch.equal(tdcd.Result.load(path, {"b": Words()}, ["saved_losses"]).predict(X), result.predict(X))
+    assert torch.equal(tdcd.load_run(path, {"b": Words()}, imports="saved_losses").result.predict(X), result.predict(X))
+
+
 def test_a_module_must_be_given(tmp_path: Path) -> None:
     train().save(tmp_path)
     with pytest.raises(tdcd.ModelError, match=r"silo 'b' was trained with a module of your own, Words, .* models="):

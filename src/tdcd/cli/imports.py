@@ -1,6 +1,9 @@
 """Where a job's own code is imported from."""
 
 import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tdcd.runs.layout import ENVIRONMENT, FEDERATION
@@ -30,3 +33,31 @@ def import_path(run: Path) -> list[Path]:
     from tdcd.runs.reader import read_sessions
 
     return [Path(place) for place in read_sessions(run)[0].import_path]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The modules whose code may run: those named, and those that are found in some folders.
+
+    A folder allows no module that is found elsewhere first, such as one of Python's own, nor what is installed in an
+    environment below it.
+    """
+
+    modules: Collection[str]
+    folders: Collection[Path]
+
+    def __contains__(self, module: object) -> bool:
+        return module in self.modules or _home(str(module)) in [folder.resolve() for folder in self.folders]
+
+
+def _home(module: str) -> Path | None:
+    """Return the folder that a module is imported from, or the package that it is in; nothing if it is from no file."""
+    try:
+        spec = find_spec(module.partition(".")[0])  # of a package, which imports nothing
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    homes = {Path(place).parent.resolve() for place in places}
+    return homes.pop() if len(homes) == 1 else None

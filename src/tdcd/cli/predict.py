@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tdcd.cli.imports import Allowed
 from tdcd.errors import DataError, JobError
 from tdcd.runs.layout import check_run
 
@@ -36,24 +37,32 @@ def command(
     ),
     import_from: Annotated[
         list[Path] | None,
-        typer.Option("--import-from", metavar="DIR", help="Where the code of one's own models is; may be repeated."),
+        typer.Option(
+            "--import-from", metavar="DIR", help="A folder of code of one's own, which may run; may be repeated."
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="MODULE", help="An installed module whose code may run; may be repeated."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict from new tables, for the IDs that all silos have; or from the job's own test samples.
 
-    Where the new tables have labels, the predictions are measured. Nothing in the run directory is executed: code of
-    one's own models must be installed, or lie in a folder named with --import-from.
+    Where the new tables have labels, the predictions are measured. Code that the run names, such as a model, a loss or
+    a data function of one's own, runs only if it lies in a folder named with --import-from, or its module is named
+    with --allow.
     """
     if out.suffix not in (".csv", ".parquet"):
         raise JobError(f"--out {out}: name a .csv or a .parquet file")
     if out.exists():
         raise JobError(f"{out} exists already and is left as it is; choose another with --out")
     check_run(run)
-    sys.path.extend(str(folder.resolve()) for folder in import_from or [])
+    folders = import_from or []
+    sys.path.extend(str(folder.resolve()) for folder in folders)
     from tdcd.jobs.predict import load_run
 
-    loaded = load_run(run)
+    loaded = load_run(run, imports=Allowed(allow or [], folders))
     if table:
         files: dict[str, list[Path | str]] = {}
         for text in table:

@@ -1,7 +1,7 @@
 """A finished run, taken up again to predict."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from tdcd.data.tables.reader import Table
 from tdcd.errors import DataError, RunError, join_names, nearest
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import load_job
-from tdcd.jobs.schema import Job, TableJob
+from tdcd.jobs.schema import FunctionJob, Job, TableJob
 from tdcd.jobs.tables import overlap
 from tdcd.models import ModelSpec
 from tdcd.runs.layout import JOB, RESULT, preparation_file
 from tdcd.runs.records import Outcome, read_record
 from tdcd.runs.stored_job import stored_job
-from tdcd.training.result import Result
+from tdcd.training.result import Result, check_allowed
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Run:
     """How each silo's tables become numbers, for jobs over tables."""
     ended: str
     """How it ended, in a few words."""
+    imports: Container[str] = ()
+    """The modules that code may be imported from."""
 
     def __repr__(self) -> str:
         return f"Run {self.path}, {self.ended}\n{self.result!r}"
@@ -124,6 +126,8 @@ class Run:
         """Predict the job's own test samples, and measure how well."""
         if self.job is None:
             raise DataError(f"{self.path}: only a job has test samples; from Python, call result.evaluate(samples)")
+        if isinstance(self.job, FunctionJob):
+            check_allowed(self.path, {"data source": self.job.data.source}, self.imports)
         data = load_data(self.job, str(self.path))
         made = data.federation
         if (made.preparations, made.classes) != (self.preparations, self.classes):
@@ -156,25 +160,29 @@ class Run:
         return self.classes if len(self.classes) == count else [str(number) for number in range(count)]
 
 
-def load_run(path: Path | str, models: Mapping[str, ModelSpec | nn.Module] | None = None) -> Run:
+def load_run(
+    path: Path | str, models: Mapping[str, ModelSpec | nn.Module] | None = None, imports: Container[str] = ()
+) -> Run:
     """Read a run that has ended, with its networks and weights.
 
     Args:
         path: The directory.
         models: The network of each silo that was trained with an ``nn.Module``, from Python.
+        imports: The modules that a loss, models and a data function of one's own may be imported from; other code does
+            not run.
 
     Raises:
-        RunError: it is not a run, has not ended, or is damaged.
+        RunError: it is not a run, has not ended, is damaged, or names code that is not allowed.
         ModelError: a module is missing, or another one than was trained.
     """
     path = Path(path)
-    result = Result.load(path, models)
+    result = Result.load(path, models, imports)
     job = load_job(path / JOB) if "data" in stored_job(path) else None
     tables = result.networks if isinstance(job, TableJob) else ()
     preparations = {silo: Preparation.from_file(preparation_file(path, silo)) for silo in tables}
     outcome = read_record(path / RESULT, Outcome)
     ended = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
-    return Run(path, job, result, result.description.classes, preparations, ended)
+    return Run(path, job, result, result.description.classes, preparations, ended, imports)
 
 
 def _label_owner(job: TableJob, tables: Mapping[str, Sequence[ClientTable]]) -> str | None:

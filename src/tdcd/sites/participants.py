@@ -7,6 +7,7 @@ from tdcd.data.label_encoding import must_name
 from tdcd.errors import DeploymentError, JobError, join_names, nearest
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import FunctionJob, Job, TableJob
+from tdcd.registry import not_allowed
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.site_file import ClientSite, HubSite, Site, check_loopback
@@ -63,13 +64,11 @@ def allow_imports(job: Job, silo: str, site: Site) -> None:
         DeploymentError: it has not. The job may come from another organisation, which must not run code here.
     """
     named = job.imports(silo)
-    for what, path in named.items():
-        place = path.split(":")[0]
-        if place not in site.imports:
-            raise DeploymentError(
-                f"the job's {what} is '{path}', which is code that this site has not allowed. If you trust it, name "
-                f'its module in the site file: imports = ["{place}"], and where it is: import_from = ["FOLDER"]'
-            )
+    for what, path, module in not_allowed(named, site.imports):
+        raise DeploymentError(
+            f"the job's {what} is '{path}', which is code that this site has not allowed. If you trust it, name "
+            f'its module in the site file: imports = ["{module}"], and where it is: import_from = ["FOLDER"]'
+        )
     if named:
         sys.path.extend(folder for folder in site.import_from if folder not in sys.path)
 

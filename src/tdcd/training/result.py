@@ -1,6 +1,6 @@
 """What a training gives back."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -17,8 +17,9 @@ from tdcd.core.task import sum_embeddings
 from tdcd.data.arrays import Data, fingerprint
 from tdcd.data.samples import Samples, to_rows
 from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
-from tdcd.models import ModelSpec
+from tdcd.models import Imported, ModelSpec
 from tdcd.models.spec import read_model
+from tdcd.registry import not_allowed
 from tdcd.runs.digests import check_files
 from tdcd.runs.history import History
 from tdcd.runs.layout import BLOCKS, FEDERATION, check_run
@@ -121,15 +122,21 @@ class Result:
             run.finish(outcome, self.blocks)
 
     @classmethod
-    def load(cls, directory: Path | str, models: Mapping[str, ModelSpec | nn.Module] | None = None) -> "Result":
+    def load(
+        cls,
+        directory: Path | str,
+        models: Mapping[str, ModelSpec | nn.Module] | None = None,
+        imports: Container[str] = (),
+    ) -> "Result":
         """Read what ``save`` wrote, or the result of a run that has ended.
 
         Args:
             directory: Where it is.
             models: The network of each silo that was trained with an ``nn.Module``: code is not saved, its weights are.
+            imports: The modules that a loss and models of one's own may be imported from; other code does not run.
 
         Raises:
-            RunError: it is no run, has not ended, or is damaged.
+            RunError: it is no run, has not ended, is damaged, or names code that is not allowed.
             ModelError: a module is missing, or another one than was trained.
         """
         path, given = Path(directory), models or {}
@@ -150,6 +157,9 @@ class Result:
             if name not in silos:
                 raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
         settings = Settings(**stored_job(path)["training"])
+        stored = {name: read_model(silo.model) for name, silo in silos.items() if silo.model and name not in given}
+        named = {f"model of silo '{name}'": model.kind for name, model in stored.items() if isinstance(model, Imported)}
+        check_allowed(path, named | {what: kind for what, kind in settings.imports.items() if what == "loss"}, imports)
         networks = {}
         for name, silo in silos.items():
             if not silo.features:
@@ -159,7 +169,7 @@ class Result:
                     f"{path}: silo '{name}' was trained with a module of your own, {silo.network}, whose code is not "
                     f'saved; give one, whatever its weights: models={{"{name}": {silo.network}(…)}}'
                 )
-            model = given[name] if name in given else read_model(silo.model)
+            model = given[name] if name in given else stored[name]
             networks[name] = build_network(name, model, silo.row_shape, description.embedding, settings)
         initial = starting_blocks(networks, None, [name for name in silos if name not in networks])
         blocks = fit_blocks(load_blocks(path), initial, str(path / BLOCKS))
@@ -181,6 +191,20 @@ class Result:
 
     def _repr_html_(self) -> str:
         return self._summary().html()
+
+
+def check_allowed(path: Path, named: Mapping[str, str], imports: Container[str]) -> None:
+    """Check that one has allowed the code that a run names by import paths: the run may be somebody else's.
+
+    Raises:
+        RunError: one has not.
+    """
+    for what, kind, module in not_allowed(named, imports):
+        raise RunError(
+            f"{path}: its {what} is '{kind}', which is code that you have not allowed. If you trust it, name its "
+            f'module: from Python with imports=["{module}"], to tdcd predict with --allow {module}, or with '
+            "--import-from FOLDER, which allows the code that lies there"
+        )
 
 
 def _dtype(name: str) -> torch.dtype:
