@@ -33,7 +33,7 @@ class Silo:
     """The IDs that each client holds: named, or as a list of lists."""
     ids: IDs | str | None = None
     """The ID of each row, in any order; of a data frame also the name of the column that holds them. By default the
-    index of a pandas frame, or 0, 1, 2, …; without features, IDs are those of the labels."""
+    index of a pandas frame or series, or 0, 1, 2, …; without features, IDs are those of the labels."""
 
     def __repr__(self) -> str:
         rows = "no features" if self.features is None else f"{len(self.features)} rows"  # type: ignore[arg-type]
@@ -65,6 +65,8 @@ class Federation:
             labels: y, a label for each ID; or a torch dataset of pairs (row, label).
             label_ids: The ID of each label; by default the index of a pandas series, or 0, 1, 2, …
 
+        An index other than 0, 1, 2, … is taken for IDs only if everything has IDs: arrays beside it need theirs.
+
         Raises:
             DataError: something is missing, doubled, contradictory or not a number; the message says where.
         """
@@ -76,6 +78,7 @@ class Federation:
         if len(set(names)) < len(names):
             raise DataError(f"two silos have the same name: {join_names(_doubles(np.array(names)))}")
         y = to_tensor(labels, "labels", place=1)
+        _check_default_ids(silos, labels, label_ids)
         label_ids = index_of(labels) if label_ids is None else label_ids
         silos = [_without_frame(silo) for silo in silos]
         features = {
@@ -178,6 +181,23 @@ def roster_of(owner: Array, names: Sequence[str]) -> Roster:
 def samples_fingerprint(part: Samples) -> str:
     """Return a digest of samples: labels, and every silo's rows. A silo may be called "labels"."""
     return fingerprint({"labels": part.labels, **{f"silo {name}": rows for name, rows in part.features.items()}})
+
+
+def _check_default_ids(silos: Sequence[Silo], labels: Data, label_ids: IDs | None) -> None:
+    """Refuse to join rows that are numbered by default with an index that may be a shuffled numbering of them."""
+    unnamed = {f"silo '{silo.name}'": silo.features for silo in silos if silo.features is not None and silo.ids is None}
+    if label_ids is None:
+        unnamed["the labels"] = labels
+    indexes = {who: index_of(values) for who, values in unnamed.items()}
+    numbered = next((who for who, index in indexes.items() if index is None), None)
+    for who, index in indexes.items():
+        if numbered and index is not None and index.tolist() != list(range(len(index))):
+            option = "label_ids" if numbered == "the labels" else "ids"
+            raise DataError(
+                f"{who}: the index is not 0, 1, 2, … in this order, and no IDs are given for {numbered}: which rows "
+                f"belong together? Give {option}= for {numbered}; or, if all stand in the same order, drop the index "
+                f"of {who} with to_numpy()"
+            )
 
 
 def _without_frame(silo: Silo) -> Silo:

@@ -43,6 +43,8 @@ class Samples:
     def from_arrays(cls, features: Mapping[str, Data], labels: Data) -> "Samples":
         """Make a validation or test set of arrays: a row of every silo and a label for each sample, in the same order.
 
+        Row i of every silo and label i are the same sample, whatever an index says; frames and series must agree on it.
+
         Raises:
             DataError: they are not numbers, not as many, or data frames whose indexes differ.
         """
