@@ -1,5 +1,6 @@
 """Data frames: whose index, or a column, is the IDs."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 
 import tdcd
+from support import same
 
 IDS = ["d", "a", "c", "b"]
 AGE = np.array([40, 10, 30, 20])
@@ -168,3 +170,80 @@ def test_samples_of_frames_are_in_the_same_order() -> None:
     with pytest.raises(tdcd.DataError, match=says):
         result.predict({"a": one, "b": other})
     assert result.predict({"a": one, "b": Frame({"sum": SUM}, IDS)}).shape == (4,)
+
+
+COLUMNS = {"age": AGE / 10, "income": SUM - 2, "debt": np.array([0.5, -1.0, 2.0, 0.0])}
+SETTINGS = tdcd.Settings(loss="cross-entropy", rounds=2, rate=0.1)
+
+
+def polars(*names: str, **more: Any) -> Any:
+    return pl.DataFrame({**{name: COLUMNS[name] for name in names}, **more})
+
+
+def trained(frame: Any, *, ids: Any = None, **more: Any) -> tdcd.Result:
+    clients, label_ids = (CLIENTS, IDS) if ids else (ALL, None)
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", frame, clients, ids=ids)], Y, label_ids)
+    return tdcd.train(federation, tdcd.models.Linear(), SETTINGS, **more)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_columns_of_later_frames_are_brought_in_order(tmp_path: Path, saved: bool) -> None:
+    result = trained(polars("age", "income", "debt"))
+    if saved:
+        result.save(tmp_path)
+        result = tdcd.Result.load(tmp_path)
+    one, other = polars("age", "income", "debt"), polars("debt", "age", "income")
+    assert not np.array_equal(one.to_numpy(), other.to_numpy())
+    expected = result.scores({"a": one.to_numpy()})
+    for frame in (one, other, Frame({name: COLUMNS[name] for name in ("income", "debt", "age")}, range(4))):
+        assert result.scores({"a": frame}).tolist() == expected.tolist()
+        assert result.evaluate(tdcd.Samples.from_arrays({"a": frame}, Y)) == result.evaluate(
+            tdcd.Samples.from_arrays({"a": one.to_numpy()}, Y)
+        )
+    assert result.scores({"a": other.to_numpy()}).tolist() != expected.tolist()  # arrays go by position
+    wrong = polars("age", "debt", incme=SUM, town=SUM)
+    for score in (
+        lambda: result.predict({"a": wrong}),
+        lambda: result.evaluate(tdcd.Samples.from_arrays({"a": wrong}, Y)),
+    ):
+        with pytest.raises(tdcd.DataError, match="silo 'a': not the columns .* missing income; unknown incme, town; "):
+            score()
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_columns_of_validation_and_test_frames_are_brought_in_order(part: str) -> None:
+    one, other = (
+        tdcd.Samples.from_arrays({"a": polars(*names)}, Y)
+        for names in (("age", "income", "debt"), ("income", "debt", "age"))
+    )
+    results = [trained(polars("age", "income", "debt"), **{part: samples}) for samples in (one, other)]
+    assert same(results[0].blocks, results[1].blocks)
+    assert results[0].kept.measures(part) == results[1].kept.measures(part)
+    with pytest.raises(tdcd.DataError, match=f"{part} set, silo 'a': not the columns .*: unknown town; give"):
+        trained(
+            polars("age", "income"), **{part: tdcd.Samples.from_arrays({"a": polars("age", "income", town=SUM)}, Y)}
+        )
+
+
+def test_a_frame_can_be_scored_as_it_was_trained_on() -> None:
+    frame = polars("age", id=IDS).with_columns(debt=COLUMNS["debt"])
+    result = trained(frame, ids="id")
+    expected = result.scores({"a": polars("age", "debt")})
+    assert result.scores({"a": frame}).tolist() == expected.tolist()
+    assert result.scores({"a": frame.select("debt", "age", "id")}).tolist() == expected.tolist()
+    numbered = polars("age", "debt", id=range(4))
+    federation = tdcd.Federation.from_silos([tdcd.Silo("a", numbered, ALL, ids="id")], Y)
+    test = tdcd.Samples.from_arrays({"a": numbered}, Y)
+    by_number = tdcd.train(federation, tdcd.models.Linear(), SETTINGS, test=test)
+    assert by_number.evaluate(test) == pytest.approx(by_number.kept.test)
+
+
+def test_ids_of_scored_frames_must_agree() -> None:
+    frame = polars("age", id=IDS)
+    silos = [tdcd.Silo(name, frame, CLIENTS, ids="id") for name in ("a", "b")]
+    federation = tdcd.Federation.from_silos(silos, Y, IDS)
+    result = tdcd.train(federation.only("b"), tdcd.models.Linear(), SETTINGS)
+    assert set(result.columns) == {"b"}
+    both = tdcd.train(federation, tdcd.models.Linear(), SETTINGS)
+    with pytest.raises(tdcd.DataError, match="frames of silo 'a' and silo 'b' have different IDs"):
+        both.predict({"a": frame, "b": frame.reverse()})

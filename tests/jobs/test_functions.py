@@ -26,6 +26,19 @@ def read(rows=60, extra="test"):
 def plain():
     return read()["federation"]
 
+def frames():
+    import polars as pl
+    made = read()
+    rows = made["federation"].samples.features["bank"].numpy()
+    test = made["test"].features["bank"].numpy()
+    labels = made["federation"].samples.labels, made["test"].labels
+    bank = tdcd.Silo("bank", pl.DataFrame(rows, schema=["x", "y", "z"]), [range(60)])
+    turned = pl.DataFrame(test, schema=["x", "y", "z"]).select("z", "y", "x")
+    return {
+        "federation": tdcd.Federation.from_silos([bank], labels[0]),
+        "test": tdcd.Samples.from_arrays({"bank": turned}, labels[1]),
+    }
+
 def wrong():
     return [1, 2]
 
@@ -75,6 +88,16 @@ def test_a_function_is_trained_on_as_arrays_are(folder: Path) -> None:
 def test_a_function_may_return_the_federation_alone(folder: Path) -> None:
     data = tdcd.load_data(parse_job(job("hospitals:plain", silos={"bank": {"model": {"kind": "mlp"}}}), "job"))
     assert (len(data.federation), dict(data.held_out)) == (60, {})
+
+
+def test_frames_of_a_function_may_have_their_columns_in_any_order(folder: Path) -> None:
+    read = parse_job(job("hospitals:frames"), "job")
+    result = tdcd.run_job(read, folder / "run").federation
+    data, plain = tdcd.load_data(read), tdcd.load_data(parse_job(job(), "job"))
+    (test,), (expected,) = data.held_out.values(), plain.held_out.values()
+    assert torch.equal(test.features["bank"], expected.features["bank"])
+    assert result.evaluate(test) == pytest.approx(result.kept.test)
+    assert tdcd.load_run(folder / "run", imports=["hospitals"]).predict_held_out().measures == result.evaluate(test)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import Array, Data, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
-from tdcd.data.frames import index_of, take_frame
+from tdcd.data.frames import Columns, index_of, take_frame
 from tdcd.data.samples import Samples
 from tdcd.errors import DataError, join_names, nearest
 from tdcd.summary import Summary
@@ -55,6 +55,8 @@ class Federation:
     """How each silo's tables became numbers; a run keeps it, to predict from tables."""
     notes: tuple[str, ...] = ()
     """What the user should know of the data."""
+    columns: Mapping[str, Columns] = field(default_factory=dict)
+    """Those of each silo that was given as a data frame."""
 
     @classmethod
     def from_silos(cls, silos: Sequence[Silo], labels: Data, label_ids: IDs | None = None) -> "Federation":
@@ -80,7 +82,9 @@ class Federation:
         y = to_tensor(labels, "labels", place=1)
         _check_default_ids(silos, labels, label_ids)
         label_ids = index_of(labels) if label_ids is None else label_ids
-        silos = [_without_frame(silo) for silo in silos]
+        frames = [_without_frame(silo) for silo in silos]
+        columns = {silo.name: columns for silo, columns in frames if columns}
+        silos = [silo for silo, _ in frames]
         features = {
             silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos if silo.features is not None
         }
@@ -97,7 +101,7 @@ class Federation:
         _same_ids(common, y_ids, f"silo '{names[0]}'", "the labels")
         rows = {name: _in_order(features[name], row_ids[name]) for name in features}
         rosters = {silo.name: _roster(silo, common) for silo in silos}
-        return cls(Samples(rows, _in_order(y, y_ids)), rosters, common)
+        return cls(Samples(rows, _in_order(y, y_ids)), rosters, common, columns=columns)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -123,6 +127,7 @@ class Federation:
             samples=self.samples.only(silo),
             rosters={silo: self.rosters[silo]},
             preparations={name: made for name, made in self.preparations.items() if name == silo},
+            columns={name: columns for name, columns in self.columns.items() if name == silo},
             notes=(),
         )
 
@@ -200,12 +205,14 @@ def _check_default_ids(silos: Sequence[Silo], labels: Data, label_ids: IDs | Non
             )
 
 
-def _without_frame(silo: Silo) -> Silo:
+def _without_frame(silo: Silo) -> tuple[Silo, Columns | None]:
+    """Return a silo with an array in place of its data frame, and the frame's columns."""
     column = silo.ids if isinstance(silo.ids, str) else None
     if silo.features is None and column is None:
-        return silo
-    features, ids = take_frame(silo.features, f"silo '{silo.name}'", column)
-    return replace(silo, features=features, ids=ids if silo.ids is None or column else silo.ids)
+        return silo, None
+    taken = take_frame(silo.features, f"silo '{silo.name}'", column)
+    ids = taken.ids if silo.ids is None or column else silo.ids
+    return replace(silo, features=taken.rows, ids=ids), Columns(taken.names, column or "") if taken.names else None
 
 
 def _name(silo: Silo) -> str:

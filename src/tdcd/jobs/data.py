@@ -133,7 +133,11 @@ def _from_function(job: FunctionJob, where: str) -> JobData:
         raise DataError(f"{where}: {source} returned no federation, but {join_names(given) or 'nothing'}")
     federation = given["federation"]
     known_silos(job.silos, federation.silos, where)
-    held_out = {part: given[part.word] for part in (Part.VALIDATION, Part.TEST) if part.word in given}
+    held_out = {
+        part: given[part.word].arrange(federation.columns, f"{where}: {source}: {part.word} set")
+        for part in (Part.VALIDATION, Part.TEST)
+        if part.word in given
+    }
     ids = {part: np.arange(len(samples)) for part, samples in held_out.items()}
     return JobData(federation, held_out, {Part.TRAIN: federation.ids, **ids})
 

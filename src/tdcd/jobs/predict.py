@@ -137,7 +137,7 @@ class Run:
             )
         if Part.TEST not in data.held_out:
             raise DataError(f"{self.path}: its data has no test samples")
-        part = data.held_out[Part.TEST]
+        part = data.held_out[Part.TEST].arrange(self.result.columns, f"{self.path}: test set")
         frame = self._frame(data.ids[Part.TEST], self.result.scores(part.features))
         return Predictions(frame, self.result.evaluate(part), f"the {len(part):,} test samples of the job")
 

@@ -142,6 +142,10 @@ class SiloRecord:
     """Of the rows that it was trained on; new ones are brought to it."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """The specification that its network is built from; nothing for a module of the user's own."""
+    frame_columns: tuple[str, ...] = ()
+    """The columns of features of the data frame that it was given as, in order."""
+    id_column: str = ""
+    """The column of that frame which held the IDs, if one did."""
 
 
 @dataclass(frozen=True)

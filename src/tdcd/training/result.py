@@ -14,7 +14,8 @@ from tdcd.core.network import Blocks, Network
 from tdcd.core.objectives import Objective
 from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
-from tdcd.data.arrays import Data, fingerprint
+from tdcd.data.arrays import Data, describe_value, fingerprint
+from tdcd.data.frames import Columns
 from tdcd.data.samples import Samples, to_rows
 from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
 from tdcd.models import Imported, ModelSpec
@@ -63,17 +64,27 @@ class Result:
         """The loss it was trained with."""
         return self.settings.objective
 
+    @property
+    def columns(self) -> dict[str, Columns]:
+        """The columns of silos that were trained on data frames: later frames may have them in any order."""
+        silos = self.description.silos
+        return {silo.name: Columns(silo.frame_columns, silo.id_column) for silo in silos if silo.frame_columns}
+
     def modules(self) -> dict[str, nn.Module]:
         """Return each silo's network as an ordinary module with its trained weights, in evaluation mode."""
         return {silo: network.with_weights(self.blocks[silo]) for silo, network in self.networks.items()}
 
     def scores(self, features: Mapping[str, Data]) -> Tensor:
         """Return the summed embeddings (M, E) of new samples; row i of every silo is the same sample."""
+        if not isinstance(features, Mapping):
+            raise DataError(
+                f'features: rows by the silos\' names are wanted, {{"bank": rows, …}}, not {describe_value(features)}'
+            )
         missing = sorted(set(self.networks) - set(features))
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
         types = {silo.name: _dtype(silo.row_type) for silo in self.description.silos}
-        given = to_rows({silo: features[silo] for silo in self.networks}, "")
+        given, _ = to_rows({silo: features[silo] for silo in self.networks}, "", columns=self.columns)
         tensors = {silo: rows.to(types[silo]) for silo, rows in given.items()}
         rows = {silo: len(x) for silo, x in tensors.items()}
         if len(set(rows.values())) > 1:
@@ -94,6 +105,7 @@ class Result:
 
     def evaluate(self, samples: Samples) -> dict[str, float]:
         """Return the loss and the metrics on labelled samples."""
+        samples = samples.arrange(self.columns, "samples")
         result = self.scores(samples.features)
         labels = self.objective.prepare(samples.labels, result.shape[1], self.settings.dtype)
         return measure(self.objective, result, labels)

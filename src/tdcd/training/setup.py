@@ -113,7 +113,10 @@ def prepare(
     own = _own_settings(federation, settings, silos or {})
     chosen = _one_each(models, federation.with_features)
     train = _cast(federation.samples, settings)
-    validation, test = (_like(train, part, name) for part, name in ((validation, "validation"), (test, "test")))
+    validation, test = (
+        _like(train, part.arrange(federation.columns, f"{name} set") if part else None, name)
+        for part, name in ((validation, "validation"), (test, "test"))
+    )
     objective = settings.objective
     outputs = max(objective.width(part.labels) for part in (train, validation, test) if part is not None)
     if objective.meaning == "classes":

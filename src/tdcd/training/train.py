@@ -20,6 +20,7 @@ from tdcd.core.state import SiloState
 from tdcd.core.topology import Roster
 from tdcd.data.arrays import ArrayLike, IDs, describe_value, fingerprint
 from tdcd.data.federation import Federation, samples_fingerprint
+from tdcd.data.frames import Columns
 from tdcd.data.samples import Samples
 from tdcd.engines.base import block_bytes
 from tdcd.engines.local import OnGradients
@@ -206,6 +207,7 @@ def describe_federation(
                 model=setup.models.get(silo),
                 compute=engine.compute_plan.get(silo, "nothing"),
                 preparation=federation.preparations.get(silo),
+                columns=federation.columns.get(silo),
             )
             for silo in federation.silos
         ),
@@ -224,6 +226,7 @@ def describe_silo(
     model: ModelSpec | nn.Module | None,
     compute: str,
     preparation: "Preparation | None",
+    columns: Columns | None = None,
 ) -> SiloRecord:
     """Describe a silo; one that has labels only has no network."""
     block: Block = {}
@@ -249,6 +252,8 @@ def describe_silo(
         ),
         row_type=str(row_type).removeprefix("torch."),
         model=spec.model_dump(mode="json", exclude_none=True) if spec else {},
+        frame_columns=columns.names if columns else (),
+        id_column=columns.ids if columns else "",
     )
 
 
