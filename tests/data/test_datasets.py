@@ -51,11 +51,49 @@ def test_a_dataset_is_as_good_as_its_arrays(dataset: Any) -> None:
     assert repr(tdcd.Silo("a", dataset, CLIENTS)) == "Silo('a': 6 rows, 2 clients)"
 
 
+class Items(Dataset[Any]):
+    """A dataset of whatever items."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.items[number]
+
+
+@pytest.mark.parametrize(
+    "item", [[1.0, 2.0, 3.0], (1.0, 2.0), [1.0, 2.0], (X[0], X[1], Y[0]), (X[0],), ([1.0, 2.0], 1)], ids=str
+)
+def test_lists_of_numbers_are_no_pairs(item: Any) -> None:
+    says = r"item 0 of the dataset is no pair \(row, label\) with an array or a tensor as its row, but .*; return torch"
+    with pytest.raises(tdcd.DataError, match=f"silo 'a': {says}"):
+        tdcd.Federation.from_silos([tdcd.Silo("a", Items([item] * 6), CLIENTS)], Y)
+    with pytest.raises(tdcd.DataError, match=f"labels: {says}"):
+        tdcd.Federation.from_silos([tdcd.Silo("a", X, CLIENTS)], Items([item] * 6))
+
+
+def test_tensors_besides_rows_and_labels_are_refused() -> None:
+    with pytest.raises(tdcd.DataError, match=r"no pair \(row, label\)"):
+        tdcd.Federation.from_silos([tdcd.Silo("a", X, CLIENTS)], TensorDataset(X, X, Y))
+
+
+def test_pairs_of_arrays_are_taken() -> None:
+    pairs = Items([(row.numpy(), int(label)) for row, label in zip(X, Y, strict=True)])
+    samples = tdcd.Federation.from_silos([tdcd.Silo("a", pairs, CLIENTS)], pairs).samples
+    assert torch.equal(samples.features["a"], X)
+    assert torch.equal(samples.labels, Y)
+    alone = tdcd.Federation.from_silos([tdcd.Silo("a", TensorDataset(X), CLIENTS)], pairs).samples
+    assert torch.equal(alone.features["a"], X)
+
+
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
         (Stream(), "silo 'a': a dataset without a length; only map-style datasets"),
-        (Pairs(["x"] * 6), r"silo 'a': item 0 of the dataset is no pair \(row, label\) of numbers"),
+        (Items(["x"] * 6), r"silo 'a': item 0 of the dataset is no pair \(row, label\) of numbers"),
         (Pairs([X[0], X[0, :1], X[0]]), "silo 'a': the items of the dataset are not of one shape and type"),
     ],
 )

@@ -55,14 +55,21 @@ def _from_dataset(dataset: Dataset[Any], what: str, place: int) -> Tensor:
     """Return the rows or the labels of a dataset in the order of their numbers."""
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
         raise DataError(f"{what}: a dataset without a length; only map-style datasets know which row is which")
-    if isinstance(dataset, TensorDataset) and place < len(dataset.tensors):
+    if isinstance(dataset, TensorDataset) and place < len(dataset.tensors) <= 2:
         return dataset.tensors[place]
     rows = []
     for number in range(len(dataset)):
         item = dataset[number]
+        if isinstance(item, tuple | list):
+            if len(item) != 2 or not isinstance(item[0], Tensor | np.ndarray):
+                raise DataError(
+                    f"{what}: item {number} of the dataset is no pair (row, label) with an array or a tensor as its "
+                    f"row, but {describe_value(item)}; return torch.tensor(row), or (torch.tensor(row), label)"
+                )
+            item = item[place]
         try:
-            rows.append(torch.as_tensor(item[place] if isinstance(item, tuple | list) else item))
-        except (TypeError, ValueError, RuntimeError, IndexError) as error:
+            rows.append(torch.as_tensor(item))
+        except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{what}: item {number} of the dataset is no pair (row, label) of numbers: {error}"
             ) from error
