@@ -138,8 +138,8 @@ def not_allowed(named: Mapping[str, str], allowed: Container[str]) -> Iterator[t
             yield what, path, module
 
 
-def call_factory(path: str, what: str, given: str, *arguments: Any, **options: Any) -> Any:
-    """Import ``package.module:factory`` and call it; ``given`` says with what.
+def call_factory(path: str, what: str, given: str, /, *arguments: Any, **options: Any) -> Any:
+    """Import ``package.module:factory`` and call it; ``given`` says with what. Options may have any name.
 
     Raises:
         ModelError: there is no such thing, or it fails.

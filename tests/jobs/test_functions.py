@@ -39,6 +39,10 @@ def frames():
         "test": tdcd.Samples.from_arrays({"bank": turned}, labels[1]),
     }
 
+def named(path, what="", given=0):
+    assert (path, what, given) == ("x.csv", "y", 3)
+    return plain()
+
 def wrong():
     return [1, 2]
 
@@ -88,6 +92,12 @@ def test_a_function_is_trained_on_as_arrays_are(folder: Path) -> None:
 def test_a_function_may_return_the_federation_alone(folder: Path) -> None:
     data = tdcd.load_data(parse_job(job("hospitals:plain", silos={"bank": {"model": {"kind": "mlp"}}}), "job"))
     assert (len(data.federation), dict(data.held_out)) == (60, {})
+
+
+def test_options_may_have_any_name(folder: Path) -> None:
+    options = {"path": "x.csv", "what": "y", "given": 3}
+    data = tdcd.load_data(parse_job(job(data={"source": "hospitals:named", "options": options}), "job"))
+    assert len(data.federation) == 60
 
 
 def test_frames_of_a_function_may_have_their_columns_in_any_order(folder: Path) -> None:
