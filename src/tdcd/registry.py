@@ -6,9 +6,10 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Generic, TypeVar, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from tdcd.errors import ModelError, nearest
+from tdcd.errors import JobError, ModelError, nearest
 from tdcd.strict import problems
 
 T = TypeVar("T")
@@ -91,15 +92,30 @@ class Registry(Generic[T]):
             raise ValueError("options: should be a table")
         return Imported(kind, dict(given))
 
-    def write(self, value: object) -> dict[str, Any]:
-        """Return a part as a table that ``read`` takes."""
+    def kind_of(self, value: object) -> str:
+        """Return the kind of a part as a job names it."""
         if isinstance(value, Imported):
-            return {"kind": value.kind} | ({"options": dict(value.options)} if value.options else {})
-        options = {name: getattr(value, name) for name in _options(type(value))}
-        for kind, made in self.kinds.items():
-            if type(value) is made:
-                return {"kind": kind} | {name: option for name, option in options.items() if option is not None}
-        return self.write(Imported(f"{type(value).__module__}:{type(value).__name__}", options))
+            return value.kind
+        own = type(value)
+        return next((kind for kind, made in self.kinds.items() if own is made), f"{own.__module__}:{own.__name__}")
+
+    def write(self, value: object) -> dict[str, Any]:
+        """Return a part as a table that ``read`` takes.
+
+        Raises:
+            JobError: it could not be made again from a table.
+        """
+        kind = self.kind_of(value)
+        if isinstance(value, Imported):
+            options = dict(value.options)
+        else:
+            if type(value) not in self.kinds.values():
+                _check_class(value, self.what)
+            options = _written(value)
+        options = {name: _plain(option, f"{self.what} '{kind}': {name}") for name, option in options.items()}
+        if ":" not in kind:
+            return {"kind": kind} | options
+        return {"kind": kind} | ({"options": options} if options else {})
 
     def make(self, value: T | Imported | str | Mapping[str, Any]) -> T:
         """Return the part itself; one that is named by an import path is imported now.
@@ -173,7 +189,55 @@ def _imported(path: str, what: str) -> Any:
 
 def _options(made: type) -> list[str]:
     """Return the names of what a part can be given."""
-    return [one.name for one in fields(made)] if is_dataclass(made) else []
+    return [one.name for one in fields(made) if one.init] if is_dataclass(made) else []
+
+
+def _written(part: Any) -> dict[str, Any]:
+    """Return the options of a part; one that is None by default need not be said."""
+    silent = {one.name for one in fields(part) if one.default is None} if is_dataclass(part) else set()
+    options = {name: getattr(part, name) for name in _options(type(part))}
+    return {name: option for name, option in options.items() if option is not None or name not in silent}
+
+
+def _check_class(part: object, what: str) -> None:
+    """Check that an object of a user's own can be made again from its class and its fields.
+
+    Raises:
+        JobError: it cannot; says what to do.
+    """
+    own = type(part)
+    maker = next(base for base in own.__mro__ if "__init__" in vars(base))
+    by_fields = getattr(vars(maker).get("__dataclass_params__"), "init", False)
+    if not by_fields and (own.__init__ is not object.__init__ or getattr(part, "__dict__", {})):
+        raise JobError(
+            f"{what} {own.__name__}: it cannot be recorded so that it can be made again: make it a dataclass whose "
+            "fields are its options"
+        )
+    if own.__qualname__ != own.__name__:
+        raise JobError(
+            f"{what} {own.__name__}: it cannot be recorded so that it can be made again: move its class out of "
+            f"{own.__qualname__.rpartition('.')[0]} to the top level of a module"
+        )
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return an option as TOML can hold it.
+
+    Raises:
+        JobError: it cannot.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one, f"{where}.{name}") for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, where) for one in value]
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise JobError(
+        f"{where}: a {type(value).__name__} cannot be recorded; options are numbers, texts, and lists or tables of "
+        "these, from which the part makes what else it needs"
+    )
 
 
 def _wanted(protocol: type) -> list[str]:

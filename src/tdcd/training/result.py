@@ -116,7 +116,7 @@ class Result:
         Raises:
             RunError: the directory holds a run, or something else that would be replaced.
         """
-        job = {"training": self.settings.model_dump(exclude_none=True)}
+        job = {"training": self.settings.as_table()}
         outcome = Outcome(
             status="finished",
             confirmed=True,

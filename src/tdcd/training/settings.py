@@ -137,8 +137,7 @@ class Settings(Strict):
     @property
     def loss_kind(self) -> str:
         """The loss as a job names it."""
-        kind: str = OBJECTIVE.write(self.loss)["kind"]
-        return kind
+        return OBJECTIVE.kind_of(self.loss)
 
     @property
     def steps(self) -> LocalSteps:
@@ -165,6 +164,21 @@ class Settings(Strict):
             JobError: the changes are wrong, or do not go with the rest.
         """
         return Settings(**{**dict(self), **changes})
+
+    def as_table(self) -> dict[str, Any]:
+        """Return the ``[training]`` table from which the same settings are read.
+
+        Raises:
+            JobError: a part of the user's own could not be made again from it.
+        """
+        for registry, part in (
+            (OBJECTIVE, self.loss),
+            (OPTIMIZER, self.optimizer),
+            (AGGREGATOR, self.aggregator),
+            (CODEC, self.codec),
+        ):
+            registry.write(part)  # here, as pydantic hides which error a serializer raised
+        return self.model_dump(exclude_none=True)
 
     def of_silo(self, silo: str, own: SiloSettings | None) -> "Settings":
         """Return the settings as they are for one silo.

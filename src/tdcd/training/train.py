@@ -132,7 +132,7 @@ def train(
             record: dict[str, Any] = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
             if silos:
                 record["silos"] = {silo: own.model_dump(exclude_none=True) for silo, own in silos.items()}
-            job = job or given | record | {"training": settings.model_dump(exclude_none=True)}
+            job = job or given | record | {"training": settings.as_table()}
             loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
             batch_of = simulation.training.batch
             given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
