@@ -208,6 +208,52 @@ def test_an_error_in_a_callback_is_passed_on_and_a_checkpoint_kept(
     assert [line.round for line in read_history(path)] == [0, 4, 8, 12]
 
 
+class Failing(tdcd.Callback):
+    """Fails where it is told of something."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        self.what, self.error, self.ends = what, error, 0
+
+    def noted(self, note: str) -> None:
+        if self.what == "noted":
+            raise self.error
+
+    def ended(self, outcome: Any) -> None:
+        self.ends += 1
+        if self.what == "ended":
+            raise self.error
+
+
+def test_a_callback_that_fails_at_a_note_hears_of_the_end() -> None:
+    failing, diary = Failing("noted", ZeroDivisionError("mine")), Diary()
+    own = {"a": tdcd.SiloSettings(rate=0.1)}  # is noted
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        train(failing, diary, silos=own)
+    assert failing.ends == 1
+    assert diary.events[-1] == ("ended", "")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt("mine")])
+def test_a_callback_that_fails_at_the_end_keeps_no_other_from_it(tmp_path: Path, error: BaseException) -> None:
+    first, second, diary = Failing("ended", error), Failing("ended", ValueError("other")), Diary()
+    with pytest.raises(type(error)) as caught:
+        train(first, second, diary, path=tmp_path)
+    assert caught.value is error
+    assert (first.ends, second.ends) == (1, 1)
+    assert diary.events[-1] == ("ended", "finished")
+    outcome = read_outcome(tmp_path)
+    assert outcome
+    assert outcome.status == "finished"
+
+
+def test_an_error_before_the_end_is_the_one_that_is_raised() -> None:
+    diary = Diary()
+    with pytest.raises(tdcd.DivergedError) as caught:
+        train(Failing("ended", ValueError("mine")), diary, rate=1e200)
+    assert caught.value.__notes__ == ["callback Failing failed as the training ended: ValueError: mine"]
+    assert diary.events[-1] == ("ended", "")
+
+
 def test_other_errors_end_it_for_callbacks_too() -> None:
     diary = Diary()
     with pytest.raises(tdcd.DivergedError):
@@ -251,6 +297,8 @@ def test_early_stopping_is_patience(tmp_path: Path) -> None:
         tdcd.train(FEDERATION, tdcd.models.Linear(), tdcd.Settings.model_validate(KEYS), callbacks=[EarlyStopping(2)])
     with pytest.raises(tdcd.JobError, match="EarlyStopping: a patience of at least 1 evaluation is wanted, not 0"):
         EarlyStopping(0)
+    with pytest.raises(tdcd.JobError, match="EarlyStopping: a patience of at least 1 evaluation is wanted, not 'a'"):
+        EarlyStopping("a")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -291,6 +339,12 @@ def test_gradients_that_a_silo_receives_can_be_recorded(sharing: Any) -> None:
     assert torch.allclose(recorder.first[batch].float(), expected, atol=1e-5)
     with pytest.raises(tdcd.JobError, match="the oracle does not record logit gradients"):
         train(GradientRecorder("b", 40), labels=labels, engine="oracle")
+    with pytest.raises(tdcd.JobError, match="GradientRecorder: 'bb' is no silo; did you mean 'b'"):
+        train(GradientRecorder("bb", 40), labels=labels)
+    with pytest.raises(tdcd.JobError, match=r"GradientRecorder: silo 'b' received .* room for 9 samples; .* len\(fed"):
+        train(GradientRecorder("b", 9), labels=labels)
+    with pytest.raises(tdcd.JobError, match="GradientRecorder: samples: the number of training samples is wanted"):
+        GradientRecorder("b", "x")  # type: ignore[arg-type]
 
 
 class Site:

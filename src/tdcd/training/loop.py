@@ -56,6 +56,8 @@ class Loop:
     """How it has ended."""
     _stopped: str = ""
     """Why it ends before its last round."""
+    _ended: bool = False
+    """Whether callbacks know that it has."""
     _lineage: str = ""
     """Names the training since all parties last agreed where to go on."""
     _taken: tuple[int, str] = (0, "")
@@ -116,6 +118,34 @@ class Loop:
         """Train to the end; return the weights that the training ends with, and their round."""
         self._started = time.perf_counter()
         try:
+            self._run()
+        except BaseException as error:
+            self.end(error)
+            raise
+        self.end()
+        return self._selected()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Tell all callbacks, once, that the training has ended, perhaps by an error.
+
+        Their own errors keep none of the others from it. The first is raised after all, or noted on that error.
+        """
+        failed: list[tuple[str, BaseException]] = []
+        for callback in () if self._ended else self.callbacks:
+            try:
+                callback.ended(self.outcome)
+            except BaseException as failure:
+                failed.append((type(callback).__name__, failure))
+        self._ended = True
+        if error is None:
+            for _, own in failed:
+                raise own
+        else:
+            for name, own in failed:
+                error.add_note(f"callback {name} failed as the training ended: {type(own).__name__}: {own}")
+
+    def _run(self) -> None:
+        try:
             confirmed = self._train()
         except (KeyboardInterrupt, DeploymentError):
             self._interrupt()
@@ -127,10 +157,6 @@ class Loop:
             raise
         else:
             self._finish("finished", confirmed=confirmed)
-        finally:
-            for callback in self.callbacks:
-                callback.ended(self.outcome)
-        return self._selected()
 
     def _train(self) -> bool:
         """Compute all rounds; tell whether all hubs are known to have ended."""

@@ -120,28 +120,32 @@ def train(
         on_gradients=_listeners(callbacks),
     )
     settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
-    if variant == FEDERATED:  # once: baselines have the same reasons
-        for note in (*setup.notes, *computing.notes):
-            for callback in callbacks:
-                callback.noted(note)
     loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
     description = describe_federation(federation, setup, settings, computing, variant)
-    with ExitStack() as stack:
-        if directory is not None:
-            given = {"engine": engine, "compute": compute, "device": device}
-            record: dict[str, Any] = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
-            if silos:
-                record["silos"] = {silo: own.model_dump(exclude_none=True) for silo, own in silos.items()}
-            job = job or given | record | {"training": settings.as_table()}
-            loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
-            batch_of = simulation.training.batch
-            given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
-            loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
-            loop.begin(description)
-            loop.directory.save_rosters(federation.rosters, given_batches)
-            for silo, made in federation.preparations.items():
-                loop.directory.save_preparation(silo, made.to_json())
-        selected, blocks = loop.run()
+    try:
+        if variant == FEDERATED:  # once: baselines have the same reasons
+            for note in (*setup.notes, *computing.notes):
+                for callback in callbacks:
+                    callback.noted(note)
+        with ExitStack() as stack:
+            if directory is not None:
+                given = {"engine": engine, "compute": compute, "device": device}
+                record: dict[str, Any] = {"labels": labels.model_dump(exclude_none=True)} if labels != Labels() else {}
+                if silos:
+                    record["silos"] = {silo: own.model_dump(exclude_none=True) for silo, own in silos.items()}
+                job = job or given | record | {"training": settings.as_table()}
+                loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
+                batch_of = simulation.training.batch
+                given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
+                loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
+                loop.begin(description)
+                loop.directory.save_rosters(federation.rosters, given_batches)
+                for silo, made in federation.preparations.items():
+                    loop.directory.save_preparation(silo, made.to_json())
+            selected, blocks = loop.run()
+    except BaseException as error:
+        loop.end(error)  # before its first round it has not said so
+        raise
     return Result(settings, setup.networks, blocks, selected, History(loop.history), description)
 
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from tdcd.data.arrays import describe_value
 from tdcd.data.holdout import Part
 from tdcd.errors import JobError
 from tdcd.runs.records import Evaluation
@@ -12,8 +15,10 @@ class EarlyStopping(Callback):
     """Stops after so many evaluations without a lower validation loss: what ``patience`` in the settings does."""
 
     def __init__(self, patience: int) -> None:
-        if patience < 1:
-            raise JobError(f"EarlyStopping: a patience of at least 1 evaluation is wanted, not {patience}")
+        if not isinstance(patience, int | np.integer) or patience < 1:
+            raise JobError(
+                f"EarlyStopping: a patience of at least 1 evaluation is wanted, not {describe_value(patience)}"
+            )
         self.patience = patience
         self._history: list[Evaluation] = []
 
