@@ -125,6 +125,60 @@ def test_refusals() -> None:
         tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(), workers=0)
 
 
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"workers": "2"}, "workers: at least 1 is wanted, not '2'"),
+        ({"workers": 1.5}, "workers: at least 1 is wanted, not 1.5"),
+        ({"engine": 3}, "engine: '3' is not known; there is local, oracle"),
+        ({"compute": None}, "compute: 'None' is not known"),
+        ({"silos": ["p"]}, r"silos: tdcd.SiloSettings by the silos' names are wanted, .*, not \['p'\]"),
+    ],
+)
+def test_arguments_of_another_type_are_named(named: dict[str, Any], says: str) -> None:
+    with pytest.raises(tdcd.JobError, match=says):
+        tdcd.Simulation(FEDERATION, tdcd.models.Linear(), settings(), **named)
+
+
+MOMENTUM: dict[str, Any] = {"aggregator": {"kind": "momentum"}}
+ADAM: dict[str, Any] = {"optimizer": "adam", "carry_optimizer": True}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "says"),
+    [
+        (
+            tdcd.models.Linear(),
+            tdcd.models.MLP(hidden=[6]),
+            "silo 'a': the state is of another network: .* not in both",
+        ),
+        (
+            tdcd.models.MLP(hidden=[5]),
+            tdcd.models.MLP(hidden=[6]),
+            r"silo 'a': the state is of another network: '\S+' has shape \(6, 4\), here \(5, 4\); make one with init",
+        ),
+    ],
+)
+def test_a_state_of_another_network_is_refused(here: Any, there: Any, says: str) -> None:
+    simulation = tdcd.Simulation(FEDERATION, here, settings())
+    other = tdcd.Simulation(FEDERATION, there, settings()).init()
+    for function in (simulation.round, simulation.evaluate, simulation.clients, simulation.modules):
+        with pytest.raises(tdcd.JobError, match=says):
+            function(other)
+
+
+@pytest.mark.parametrize(("chosen", "part"), [(MOMENTUM, "aggregator"), (ADAM, "optimizer")])
+def test_a_state_of_another_optimizer_is_refused(chosen: dict[str, Any], part: str) -> None:
+    plain = tdcd.Simulation(FEDERATION, MODELS, settings())
+    remembers = tdcd.Simulation(FEDERATION, MODELS, settings(**chosen))
+    state = remembers.round(remembers.init())
+    with pytest.raises(tdcd.JobError, match=f"silo 'a': the state is of another {part}: these tensors are not in both"):
+        plain.round(state)
+    another = tdcd.Simulation(FEDERATION, MODELS, settings(rate=0.01, **chosen))
+    assert another.round(state).done == 2
+    assert remembers.round(plain.round(plain.init())).done == 2  # it remembers from now on
+
+
 # Each client's numbers
 
 

@@ -171,6 +171,11 @@ def prepare(
 
 def _own_settings(federation: Federation, settings: Settings, silos: Mapping[str, SiloSettings]) -> dict[str, Settings]:
     """Return the settings of silos that do something in their own way."""
+    if not isinstance(silos, Mapping):
+        raise JobError(
+            f'silos: tdcd.SiloSettings by the silos\' names are wanted, {{"bank": tdcd.SiloSettings(rate=0.1)}}, not '
+            f"{describe_value(silos)}"
+        )
     result = {}
     for silo, given in silos.items():
         if silo not in federation.silos:

@@ -4,22 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, get_args
 
+import numpy as np
 from torch import Tensor, nn
 
 from tdcd.compute import ComputeName, cores
 from tdcd.core.aggregators import Aggregator
+from tdcd.core.aggregators.base import PREFIX
 from tdcd.core.codecs import Codec
 from tdcd.core.network import copy_block
 from tdcd.core.objectives import Objective
 from tdcd.core.optimizers import Optimizer
-from tdcd.core.state import SiloState
+from tdcd.core.parts import calling
+from tdcd.core.state import CARRIED, Memory, SiloState, carried
 from tdcd.data.arrays import ArrayLike, IDs, describe_value
 from tdcd.data.federation import Federation
 from tdcd.data.samples import Samples
 from tdcd.engines import LocalEngine, OracleEngine, Training
 from tdcd.engines.local import OnGradients
 from tdcd.engines.simulation import SimulationEngine
-from tdcd.errors import DataError, JobError, nearest
+from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.runs.records import Evaluation
 from tdcd.training.clients import ClientMeter, Clients
 from tdcd.training.labels import Labels
@@ -75,8 +78,8 @@ class Simulation:
             ("validation", validation, Samples, "make them with tdcd.Samples.from_arrays(features, labels)", True),
             ("test", test, Samples, "make them with tdcd.Samples.from_arrays(features, labels)", True),
         )
-        if workers is not None and workers < 1:
-            raise JobError(f"workers: at least 1 is wanted, not {workers}")
+        if workers is not None and (not isinstance(workers, int | np.integer) or workers < 1):
+            raise JobError(f"workers: at least 1 is wanted, not {describe_value(workers)}")
         parts = {"loss": objective, "optimizer": optimizer, "aggregator": aggregator, "codec": codec}
         if chosen := {name: part for name, part in parts.items() if part is not None}:
             settings = settings.replace(**chosen)
@@ -125,6 +128,18 @@ class Simulation:
     def _meter(self) -> ClientMeter:
         return ClientMeter(self.training)
 
+    @cached_property
+    def _memory(self) -> dict[str, Memory]:
+        """What each silo remembers before the first round: names and shapes stay the same."""
+        result: dict[str, Memory] = {silo: {} for silo in self.first}
+        for silo, task in self.setup.tasks.items():
+            state = SiloState(self.first[silo])
+            with calling("aggregator", task.aggregator):
+                remembered = task.aggregator.init(copy_block(state.weights))
+            sent = carried(task.steps.sent(state, task.network.trainable))
+            result[silo] = sent | {PREFIX + name: tensor for name, tensor in remembered.items()}
+        return result
+
     def _next(self, state: State) -> int:
         """Return the number of the round that begins with a state."""
         self._check(state)
@@ -137,6 +152,26 @@ class Simulation:
             raise JobError(f"a state is wanted, from init() or round(), not {describe_value(state)}")
         if set(state.silos) != set(self.first):
             raise JobError(f"the state is of another federation, of the silos {', '.join(sorted(state.silos))}")
+        for silo, own in state.silos.items():
+            _check_alike(f"silo '{silo}': the state is of another network: ", own.weights, self.first[silo])
+            for prefix, part in ((CARRIED, "optimizer"), (PREFIX, "aggregator")):
+                here, known = (
+                    {name: tensor for name, tensor in memory.items() if name.startswith(prefix)}
+                    for memory in (own.memory, self._memory[silo])
+                )
+                if here:  # without, it is remembered afresh
+                    _check_alike(f"silo '{silo}': the state is of another {part}: ", here, known)
+
+
+def _check_alike(what: str, given: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+    """Check that a state has the tensors of this simulation."""
+    if strange := sorted(given.keys() ^ like.keys()):
+        raise JobError(f"{what}these tensors are not in both: {join_names(strange)}; make one with init()")
+    for name, tensor in like.items():
+        if given[name].shape != tensor.shape:
+            raise JobError(
+                f"{what}'{name}' has shape {tuple(given[name].shape)}, here {tuple(tensor.shape)}; make one with init()"
+            )
 
 
 def check_kinds(*arguments: tuple[str, object, type, str, bool]) -> None:
@@ -158,7 +193,7 @@ def build_engine(
     """Return the engine of that name."""
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
-            raise JobError(f"{what}: '{word}' is not known{nearest(word, known)}")
+            raise JobError(f"{what}: '{word}' is not known{nearest(str(word), known)}")
     if name == "local":
         return LocalEngine(training, compute, workers, on_gradients)
     if on_gradients:
