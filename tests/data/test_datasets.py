@@ -51,6 +51,18 @@ def test_a_dataset_is_as_good_as_its_arrays(dataset: Any) -> None:
     assert repr(tdcd.Silo("a", dataset, CLIENTS)) == "Silo('a': 6 rows, 2 clients)"
 
 
+class Endless(Dataset[Any]):
+    """A dataset that does not know its length."""
+
+    def __getitem__(self, number: int) -> Any:
+        return X[0]
+
+
+@pytest.mark.parametrize("dataset", [Stream(), Endless()])
+def test_a_silo_of_a_dataset_without_length_is_shown(dataset: Any) -> None:
+    assert repr(tdcd.Silo("a", dataset, CLIENTS)) == "Silo('a': rows, 2 clients)"
+
+
 class Items(Dataset[Any]):
     """A dataset of whatever items."""
 

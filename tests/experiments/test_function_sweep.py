@@ -72,6 +72,10 @@ def test_a_training_that_diverges_is_a_row() -> None:
     [
         (Calls(), {"seed": [1]}, "grid: 'seed' goes by its own name"),
         (Calls(), {"rate": [object()]}, "a sweep writes numbers, texts and lists of them: .* give the others a name"),
+        (Calls(), {"rate": 0.1}, r"grid: 'rate': a list of values is wanted, not 0.1; of one value: \[0.1\]"),
+        (Calls(), {"name": "xy"}, r"grid: 'name': a list of values is wanted, not 'xy'; of one value: \['xy'\]"),
+        (Calls(), [0.1], r"grid: values by the names of arguments are wanted, not \[0.1\]"),
+        (lambda **_: {}, {"diverged": [1]}, "grid: 'diverged' is a column of what is measured; call the argument oth"),
         (lambda **_: 3, {"rate": [1]}, "the function returned int; it should return a result, or numbers by name"),
         (lambda **_: {"rate": 3}, {"rate": [1]}, "grid: rate is the name of something measured"),
     ],
@@ -79,6 +83,16 @@ def test_a_training_that_diverges_is_a_row() -> None:
 def test_what_a_sweep_cannot_do(function: Any, grid: Any, says: str) -> None:
     with pytest.raises(tdcd.JobError, match=says):
         tdcd.sweep_function(function, grid)
+
+
+def test_values_of_numpy_are_taken(tmp_path: Path) -> None:
+    grid = {"rate": np.array([0.5, 1.0]), "name": [np.str_("x")]}
+    calls, file = Calls(), tmp_path / "mine.jsonl"
+    frame = tdcd.sweep_function(calls, grid, seeds=np.arange(2), file=file)  # type: ignore[arg-type]
+    assert frame.equals(tdcd.sweep_function(Calls(0), {"rate": [0.5, 1.0], "name": ["x"]}, seeds=[0, 1], file=file))
+    assert len(calls.seen) == 4
+    with pytest.raises(tdcd.JobError, match="seeds: a list of values is wanted, not 3"):
+        tdcd.sweep_function(calls, {"rate": [1]}, seeds=3)  # type: ignore[arg-type]
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:

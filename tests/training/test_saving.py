@@ -104,6 +104,21 @@ def test_a_saved_result_is_not_replaced_and_damage_is_noticed(tmp_path: Path) ->
         tdcd.Result.load(tmp_path / "elsewhere")
 
 
+def test_arguments_of_another_type_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = train()
+    rows: Any = [X["a"], X["b"]]
+    for directory in (None, "", 3):
+        with pytest.raises(tdcd.JobError, match=f"directory: a path to write to is wanted, not {directory!r}"):
+            result.save(directory)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+    for function in (result.predict, result.scores, result.probabilities):
+        with pytest.raises(tdcd.DataError, match="features: rows by the silos' names are wanted, .*, not "):
+            function(rows)
+    with pytest.raises(tdcd.DataError, match="test rows of silos: rows by the silos' names are wanted, .*, not "):
+        tdcd.Samples.from_arrays(rows, Y)
+
+
 def test_silos_with_labels_only(tmp_path: Path) -> None:
     silos = [tdcd.Silo("a", X["a"], CLIENTS), tdcd.Silo("registry", None, CLIENTS)]
     settings = tdcd.Settings(loss="cross-entropy", rounds=2, rate=0.1)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,8 @@ class Silo:
     index of a pandas frame or series, or 0, 1, 2, …; without features, IDs are those of the labels."""
 
     def __repr__(self) -> str:
-        rows = "no features" if self.features is None else f"{len(self.features)} rows"  # type: ignore[arg-type]
+        rows = f"{len(self.features)} rows" if isinstance(self.features, Sized) else "rows"
+        rows = "no features" if self.features is None else rows
         return f"Silo({self.name!r}: {rows}, {len(self.clients)} clients)"
 
 

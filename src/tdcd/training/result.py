@@ -17,7 +17,7 @@ from tdcd.core.task import sum_embeddings
 from tdcd.data.arrays import Data, describe_value, fingerprint
 from tdcd.data.frames import Columns
 from tdcd.data.samples import Samples, to_rows
-from tdcd.errors import DataError, ModelError, RunError, join_names, nearest
+from tdcd.errors import DataError, JobError, ModelError, RunError, join_names, nearest
 from tdcd.models import Imported, ModelSpec
 from tdcd.models.spec import read_model
 from tdcd.registry import not_allowed
@@ -114,8 +114,11 @@ class Result:
         """Write all that predictions need, as a run does; ``load`` reads it, without the data.
 
         Raises:
+            JobError: there is no directory, or a part of the user's own could not be made again.
             RunError: the directory holds a run, or something else that would be replaced.
         """
+        if not isinstance(directory, str | Path) or not str(directory):
+            raise JobError(f"directory: a path to write to is wanted, not {describe_value(directory)}")
         job = {"training": self.settings.as_table()}
         outcome = Outcome(
             status="finished",
