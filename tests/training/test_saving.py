@@ -87,6 +87,8 @@ def test_a_module_must_be_given(tmp_path: Path) -> None:
         tdcd.Result.load(tmp_path, {"b": Words(4)})
     with pytest.raises(tdcd.ModelError, match=r"'bb', which is no silo; did you mean 'b'\?"):
         tdcd.Result.load(tmp_path, {"bb": Words()})
+    with pytest.raises(tdcd.ModelError, match="a model is given for silo 'a', whose network is recorded, .*; leave it"):
+        tdcd.Result.load(tmp_path, {"a": tdcd.models.MLP(hidden=[8], activation="tanh"), "b": Words()})
 
 
 def test_a_saved_result_is_not_replaced_and_damage_is_noticed(tmp_path: Path) -> None:

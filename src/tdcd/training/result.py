@@ -168,12 +168,18 @@ class Result:
         if outcome is None:
             raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
         check_files(path, outcome.files)
+        stored = {name: read_model(silo.model) for name, silo in silos.items() if silo.model}
         for name in given:
             if name not in silos:
                 raise ModelError(f"a model is given for '{name}', which is no silo{nearest(name, silos)}")
+            if name in stored and not isinstance(stored[name], Imported):
+                raise ModelError(
+                    f"{path}: a model is given for silo '{name}', whose network is recorded, {silos[name].network}; "
+                    "leave it out"
+                )
         settings = Settings(**stored_job(path)["training"])
-        stored = {name: read_model(silo.model) for name, silo in silos.items() if silo.model and name not in given}
-        named = {f"model of silo '{name}'": model.kind for name, model in stored.items() if isinstance(model, Imported)}
+        own = {name: model for name, model in stored.items() if isinstance(model, Imported) and name not in given}
+        named = {f"model of silo '{name}'": model.kind for name, model in own.items()}
         check_allowed(path, named | {what: kind for what, kind in settings.imports.items() if what == "loss"}, imports)
         networks = {}
         for name, silo in silos.items():
