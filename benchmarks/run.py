@@ -205,7 +205,8 @@ SECTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Table], str]] = {
         "The workloads",
         main_table,
         """N=4, K=50, Q=10, batch 2000 unless said. The limit is what the round's matrix products would take at the rate
-of one large product on all cores; nothing else of a round (planning, gathering, activations, averaging) is in it.""",
+of one large product on all cores; nothing else of a round (planning, gathering, activations, averaging) is in it.
+Where kernels multiply faster than torch does on a machine, a row may exceed it.""",
     ),
     "paths": ("Every path", paths_table, "Ratios to the plain loop; – where the path is not for the network."),
     "others": ("Any other module", others_table, ""),

@@ -437,22 +437,21 @@ inline float number_of(uint32_t bits) {
   return x;
 }
 
-// The nearest number of half precision, of two that are as near the even one.
+// The nearest number of half precision, of two that are as near the even one. Without branches: loops become vectors.
 inline float to_float16(float x) {
   uint32_t bits = bits_of(x), sign = bits & 0x80000000u, size = bits ^ sign;
-  if (size > 0x7f800000u) return x;                               // not a number
-  if (size >= 0x477ff000u) return number_of(sign | 0x7f800000u);  // 65,520 and beyond
-  if (size < 0x38800000u) {  // below 2^-14 numbers are 2^-24 apart, as those of a float between 1/2 and 1 are
-    float shifted = number_of(size) + 0.5f;
-    return number_of(sign | bits_of(shifted - 0.5f));
-  }
-  return number_of(sign | ((size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu));
+  // below 2^-14 numbers are 2^-24 apart, as those of a float between 1/2 and 1 are
+  uint32_t tiny = bits_of((number_of(size) + 0.5f) - 0.5f);
+  uint32_t normal = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+  uint32_t rounded = size < 0x38800000u ? tiny : normal;
+  rounded = size >= 0x477ff000u ? 0x7f800000u : rounded;  // 65,520 and beyond
+  rounded = size > 0x7f800000u ? size : rounded;          // not a number
+  return number_of(sign | rounded);
 }
 
 inline float to_bfloat16(float x) {
-  uint32_t bits = bits_of(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return x;
-  return number_of((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+  uint32_t bits = bits_of(x), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  return number_of((bits & 0x7fffffffu) > 0x7f800000u ? bits : rounded);
 }
 
 template <class T> struct Returned {
@@ -466,12 +465,17 @@ template <class T> struct Returned {
   }
   size_t room() const { return what == weights_themselves ? 0 : (size_t)size; }
   void add(const double *own, double weight, double *sum) const {
-    for (int64_t i = 0; i < size; i++) {
-      T change = (T)own[i] - start[i];
-      if (what == float16s) change = (T)to_float16((float)change);
-      if (what == bfloat16s) change = (T)to_bfloat16((float)change);
-      sum[i] += weight * (double)change;
-    }
+    if (what == float16s)
+      add_each(own, weight, sum, [](T change) { return (T)to_float16((float)change); });
+    else if (what == bfloat16s)
+      add_each(own, weight, sum, [](T change) { return (T)to_bfloat16((float)change); });
+    else
+      add_each(own, weight, sum, [](T change) { return change; });
+  }
+  template <class Round>
+  void add_each(const double *__restrict own, double weight, double *__restrict sum, Round round) const {
+    const T *__restrict from = start.data();
+    for (int64_t i = 0; i < size; i++) sum[i] += weight * (double)round((T)own[i] - from[i]);
   }
 };
 
