@@ -61,10 +61,8 @@ def draw_participants(
     Returns:
         For each silo a mask of its clients (K_j,); and a mask of the samples (M,).
     """
-    samples = len(next(iter(holders.values())).owner)
-    for attempt in range(again * (ATTEMPTS + 1), (again + 1) * (ATTEMPTS + 1)):
-        last = attempt == (again + 1) * (ATTEMPTS + 1) - 1
-        sample = int(_generator(seed, "sample", number, again).integers(samples)) if last else None
+
+    def draw(attempt: int, sample: int | None = None) -> tuple[Mapping[str, Mask], Mask]:
         drawn = {
             silo: _draw_clients(
                 _generator(seed, "clients", number, silo, attempt),
@@ -74,10 +72,15 @@ def draw_participants(
             )
             for silo, held in holders.items()
         }
-        eligible = np.logical_and.reduce([drawn[silo][held.owner] for silo, held in holders.items()])
+        return drawn, np.logical_and.reduce([drawn[silo][held.owner] for silo, held in holders.items()])
+
+    first = again * (ATTEMPTS + 1)
+    for attempt in range(first, first + ATTEMPTS):
+        drawn, eligible = draw(attempt)
         if eligible.any():
-            break
-    return drawn, eligible
+            return drawn, eligible
+    samples = len(next(iter(holders.values())).owner)
+    return draw(first + ATTEMPTS, int(_generator(seed, "sample", number, again).integers(samples)))
 
 
 def _draw_clients(generator: np.random.Generator, clients: int, count: int, one: int | None) -> Mask:

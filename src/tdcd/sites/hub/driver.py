@@ -144,13 +144,11 @@ class SiteClients:
 
     def _bytes(self, name: str) -> int:
         """Return the bytes of the vectors of a client's rows, as they travel."""
-        return self._encoded_like(name).nbytes + 8
+        row, message = self._prepared.row_size
+        return len(self._rows[name]) * row + message + 8
 
     def _like(self, name: str) -> Tensor:
         return torch.zeros(len(self._rows[name]), self._model.width, dtype=self._settings.dtype)
-
-    def _encoded_like(self, name: str) -> Tensor:
-        return encode(self._codecs.rows, self._like(name))
 
     def _encode(self, rows: Tensor) -> Tensor:
         """Return rows as they travel."""

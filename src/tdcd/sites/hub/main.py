@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tdcd.core.codecs import row_size
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
@@ -247,7 +246,7 @@ def _description(job: Job, hub: Hub) -> FederationRecord:
         compute="at its clients' sites",
         preparation=hub.setup.preparation,
     )
-    row, message = row_size(job.training.codecs.rows, hub.prepared.model.width, job.training.dtype)
+    row, message = hub.prepared.row_size
     return FederationRecord(
         samples=counts[Part.TRAIN],
         validation_samples=counts.get(Part.VALIDATION, 0),

@@ -7,6 +7,7 @@ client that comes to where it can take part.
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tdcd.core.aggregators import Aggregator, HubRound, check_room
-from tdcd.core.codecs import Codecs
+from tdcd.core.codecs import Codecs, row_size
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Block, Network, named_tensors
 from tdcd.core.state import SiloState
@@ -61,6 +62,11 @@ class Prepared:
     """What the hub makes of its clients' weights."""
     largest_update: float | None = None
     """How far a client's weights may move in a round."""
+
+    @cached_property
+    def row_size(self) -> tuple[int, int]:
+        """The bytes of a row in a message, and of the message besides its rows."""
+        return row_size(self.codecs.rows, self.model.width, self.settings.dtype)
 
     def sent(self, state: SiloState) -> Block:
         """Return what clients receive of the silo's state."""
