@@ -8,11 +8,7 @@ by --only stays as it is in RESULTS.md.
 """
 
 import argparse
-import re
-import statistics
-import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,12 +18,12 @@ import growth
 import loading
 from arithmetic import product_rate, round_flops
 from plain import plain_round
+from results import Section, Table, Ways, medians, write_sections
 from tdcd.compute import ComputeName, cores
 from tdcd.core.codecs import BFloat16, Codec, Float16
 from tdcd.core.network import Blocks
 from tdcd.engines import LocalEngine
 from tdcd.errors import ModelError
-from tdcd.runs.environment import describe_session
 from workloads import OTHERS, Workload, workload
 
 HERE = Path(__file__).parent
@@ -63,32 +59,6 @@ SWEEP: dict[str, dict[str, Any]] = {
     "K=10": {"clients": 10}, "K=50": {"clients": 50}, "K=200": {"clients": 200},
     "Q=1": {"local_steps": 1}, "Q=30": {"local_steps": 30}, "N=1": {"silos": 1}, "N=16": {"silos": 16},
 }  # fmt: skip
-
-Table = Iterator[list[str]]
-Ways = dict[str, Callable[[], object]]
-
-
-def seconds(function: Callable[[], object], least: float = 0.1) -> float:
-    """Return how long a call takes when it follows others like it, as in a training."""
-    calls, passed, start = 0, 0.0, time.perf_counter()
-    while passed < least:
-        function()
-        calls, passed = calls + 1, time.perf_counter() - start
-    return passed / calls
-
-
-def medians(
-    ways: dict[str, Callable[[], object]], options: argparse.Namespace, repeats: int | None = None
-) -> list[float]:
-    """Return each way's median, measured in turn; slow ones less often, but once at least."""
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    start = time.perf_counter()
-    for _ in range(repeats or options.repeats):
-        for way, function in ways.items():
-            times[way].append(seconds(function))
-        if time.perf_counter() - start > options.seconds:
-            break
-    return [statistics.median(result) for result in times.values()]
 
 
 def plain(made: Workload) -> Callable[[], Blocks]:
@@ -200,7 +170,7 @@ def loading_table(options: argparse.Namespace) -> Table:
         ]  # fmt: skip
 
 
-SECTIONS: dict[str, tuple[str, Callable[[argparse.Namespace], Table], str]] = {
+SECTIONS: dict[str, Section] = {
     "main": (
         "The workloads",
         main_table,
@@ -235,35 +205,7 @@ def main() -> None:
     parser.add_argument("--cifar10", type=Path, help="where the files of CIFAR-10 are, to measure reading them")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = HERE / "RESULTS.md"
-    old = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", path.read_text() if path.exists() else "", re.M | re.S))
-    for key in options.only:
-        title, make, note = SECTIONS[key]
-        print(f"\n{title}", flush=True)
-        lines = []
-        for row in make(options):
-            lines.append("| " + " | ".join(row) + " |")
-            print(lines[-1], flush=True)
-        lines.insert(1, "|" + "---|" * (lines[0].count("|") - 1))
-        old[title] = "\n" + "\n\n".join(filter(None, (note, signed()))) + "\n\n" + "\n".join(lines) + "\n\n"
-        path.write_text(HEAD + "".join(f"\n## {t}\n{old[t].rstrip()}\n" for t, *_ in SECTIONS.values() if t in old))
-
-
-HEAD = """# Measured speed
-
-Whole rounds (plan, embed, exchange, Q steps, average) in float32 with all cores, against the plain loop (`plain.py`) on
-one thread in the same run, interleaved, each round after others like it; medians. Made by `make bench`. Other programs
-share the machine: ratios of one row vary by a quarter from run to run, single times by more.
-"""
-
-
-def signed() -> str:
-    """Return the machine and the date."""
-    machine = describe_session()
-    return (
-        f"{machine.processor}, {cores()} cores, {product_rate(cores()) / 1e9:.0f} GF/s in one large product; "
-        f"torch {machine.packages['torch']}; {datetime.now(UTC):%Y-%m-%d}."
-    )
+    write_sections(SECTIONS, options.only, options)
 
 
 if __name__ == "__main__":

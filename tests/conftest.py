@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from zygote import FastPopen
 
 torch.set_num_threads(1)
+os.environ["RAY_AUTH_MODE"] = "disabled"  # one mode for all clusters: a process of Ray cannot change it
 settings.register_profile(
     "tdcd", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )

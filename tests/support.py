@@ -28,6 +28,7 @@ from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Object
 from tdcd.core.optimizers import SGD, Adam, Optimizer
 from tdcd.core.sampling import Holders, Mask, draw_batch, draw_participants
 from tdcd.core.script import Diverged
+from tdcd.core.silo_dropout import SiloDropout
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
@@ -196,6 +197,7 @@ class Problem:
     codecs: Codecs = field(default_factory=Codecs)
     rates: Mapping[str, float] = field(default_factory=dict)
     """Of silos that have their own."""
+    silo_dropout: float = 0.0
 
     def initial(self) -> Blocks:
         return {silo: task.network.initial() for silo, task in self.tasks.items()}
@@ -235,6 +237,7 @@ class Problem:
             private=private,
             codecs=self.codecs,
             drawn=(lambda number: self.drawn(number)[0]) if self.participation < 1 else None,
+            silo_dropout=SiloDropout(self.silo_dropout, self.seed),
         )
 
     def run(self, engine: SimulationEngine, rounds: int) -> Blocks:
@@ -344,6 +347,7 @@ def problems(
     moves: Sequence[Optimizer] = MOVES,
     losses: Sequence[str] = tuple(OBJECTIVES),
     codings: Sequence[Codecs] = CODINGS,
+    dropouts: Sequence[float] = (0.0,),
 ) -> Problem:
     """Draw N 1-5, K_j 1-7 unequal, independent splits, Q 1-6, every loss, averaging, aggregator and option.
 
@@ -380,6 +384,7 @@ def problems(
         seed=draw(st.integers(0, 10_000)),
         participation=draw(st.sampled_from([1.0, 1.0, 0.5])),
     )
+    made = replace(made, silo_dropout=draw(st.sampled_from(dropouts)))
     if not unequal:
         return made
     counts = {silo: draw(st.integers(1, 6)) for silo in made.tasks}

@@ -31,6 +31,7 @@ PRELOADED = (
     "tdcd.experiments.sweep_run",
     "tdcd.jobs.run",
     "tdcd.reports.comparison",
+    "tdcd.serving.http.server",
     "tdcd.sites.client.main",
     "tdcd.sites.hub.main",
     "tdcd.sites.prometheus",

@@ -7,6 +7,8 @@
     ├── RunError        a run directory that is missing, damaged, or of another job
     │   └── DamagedError  a file that is not what was written
     ├── DivergedError   training left the finite numbers
+    ├── ClusterError    a cluster that is not there, or does not fit
+    │   └── LostClusterError  one that went away, or lost too much, while it computed
     └── DeploymentError sites that do not find, trust or understand one another
         └── AbsentError hubs or clients that did not come in time
 
@@ -47,6 +49,16 @@ class DamagedError(RunError):
 
 class DivergedError(TdcdError):
     """The weights or the loss are no longer finite numbers."""
+
+
+class ClusterError(TdcdError):
+    """A cluster is not there, or has another version or too little memory."""
+
+
+class LostClusterError(ClusterError):
+    """A cluster went away while it computed: what was done is kept, and resuming goes on."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong here, try again later
 
 
 class DeploymentError(TdcdError):

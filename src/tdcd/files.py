@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,31 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
         reach(f"after writing {path.name}")
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def replace_directory(made: Path, path: Path) -> None:
+    """Give a complete directory its place; one that is there is removed once the new one has its place.
+
+    Args:
+        made: It lies beside its place.
+        path: Its place.
+
+    Raises:
+        RunError: it cannot be put there; what was there is there again.
+    """
+    old = made.with_name(f"{made.name}.old")
+    try:
+        if path.exists():
+            path.rename(old)
+        try:
+            made.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def rename(path: Path, target: Path) -> None:

@@ -1,6 +1,7 @@
 """One contract for every engine and compute path: the oracle's numbers, for any federation."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -19,35 +20,37 @@ from tdcd.engines import LocalEngine, local
 FAST = ("linear", "mlp", "mlp-tanh", "mlp-gelu", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
 ROWS = tuple(codecs for codecs in CODINGS if not codecs.changes)
 PATHS = ("auto", "loop", "stacked", "layers")
+missing = partial(problems, dropouts=(0.0, 0.4))
+"""Federations whose silos may be missing from some sums."""
 
 
 @settings(max_examples=examples(60))
-@given(problems(FAST))
+@given(missing(FAST))
 def test_default_engine_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("auto"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @settings(max_examples=examples(12))
-@given(problems(("resnet18", "cnn-batchnorm", "mlp")))
+@given(missing(("resnet18", "cnn-batchnorm", "mlp")))
 def test_default_engine_agrees_with_the_oracle_on_deep_networks(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("auto"), 1), drawn.run(drawn.engine("oracle"), 1)) < 1e-9
 
 
 @settings(max_examples=examples(25))
-@given(problems(("linear", "mlp", "mlp-gelu", "cnn", "cnn-batchnorm")))
+@given(missing(("linear", "mlp", "mlp-gelu", "cnn", "cnn-batchnorm")))
 def test_stacked_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("stacked"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @settings(max_examples=examples(40))
-@given(problems(("linear", "mlp", "mlp-tanh")))
+@given(missing(("linear", "mlp", "mlp-tanh")))
 def test_layers_path_agrees_with_the_oracle(drawn: Problem) -> None:
     assert distance(drawn.run(drawn.engine("layers"), 2), drawn.run(drawn.engine("oracle"), 2)) < 1e-9
 
 
 @pytest.mark.skipif(bool(kernels.load("chain")[1]), reason=f"no kernel here: {kernels.load('chain')[1]}")
 @settings(max_examples=examples(80))
-@given(problems(("linear", "mlp", "mlp-tanh", "dense", "lstm", "cnn", "images"), LINEAR, losses=KERNELS))
+@given(missing(("linear", "mlp", "mlp-tanh", "dense", "lstm", "cnn", "images"), LINEAR, losses=KERNELS))
 def test_kernel_path_agrees_with_the_oracle(drawn: Problem) -> None:
     plain = drawn.with_steps(LocalSteps(drawn.tasks["silo-0"].steps.count))
     assert distance(plain.run(plain.engine("kernel"), 2), plain.run(plain.engine("oracle"), 2)) < 1e-9
@@ -76,7 +79,7 @@ def test_kernel_in_single_precision_and_many_clients(averaging: Averaging) -> No
 
 @settings(max_examples=examples(30))
 @given(
-    problems(("linear", "mlp", "cnn", "lstm"), LINEAR, codings=ROWS),
+    missing(("linear", "mlp", "cnn", "lstm"), LINEAR, codings=ROWS),
     st.sampled_from([0.0, 0.01]),
     st.sampled_from([0.0, 0.5]),
 )
@@ -86,7 +89,7 @@ def test_one_step_path_agrees_with_the_oracle(drawn: Problem, decay: float, mome
 
 
 @settings(max_examples=examples(20))
-@given(problems(FAST))
+@given(missing(FAST))
 def test_the_number_of_workers_changes_no_bit(drawn: Problem) -> None:
     """Also where workers gain nothing: all of them are made to work."""
     one = drawn.run(drawn.engine("auto", 1), 2)

@@ -15,7 +15,7 @@ from tdcd.compute import choose
 from tdcd.core.local_steps import LocalSteps
 from tdcd.core.network import Network
 from tdcd.core.optimizers import SGD
-from tdcd.engines import LocalEngine, local
+from tdcd.engines import LocalEngine, clients
 
 META = torch.device("meta")
 PATHS = [
@@ -47,7 +47,7 @@ def test_a_round_on_another_device(
         )
         for silo, task in made.tasks.items()
     }
-    monkeypatch.setattr(local, "left_finite", lambda *_: False)  # it looks at numbers, too
+    monkeypatch.setattr(clients, "left_finite", lambda *_: False)  # it looks at numbers, too
     engine = LocalEngine(replace(made.training(), tasks=tasks), path, workers=4)  # type: ignore[arg-type]
     blocks = {silo: task.network.initial() for silo, task in tasks.items()}
     after = one_round(engine, blocks, made.round(1))

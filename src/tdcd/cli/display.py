@@ -3,6 +3,7 @@
 import json
 import sys
 from abc import ABC, abstractmethod
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -40,8 +41,8 @@ class Display(Screen, JobCallback, ABC):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """Show what came out."""
 
-    def failed(self, error: TdcdError) -> None:
-        """Something went wrong; the error output says so as well."""
+    def failed(self, error: TdcdError, directory: Path | None = None) -> None:
+        """Something went wrong; the error output says so as well. With a directory, what is there can go on."""
 
     @abstractmethod
     def stopped(self, directory: Path | None) -> None:
@@ -71,6 +72,10 @@ class Json(Display):
         clients = {silo: len(roster.clients) for silo, roster in federation.rosters.items()}
         self._say("training", samples=len(federation), clients=clients)
 
+    def waiting(self, what: str) -> None:
+        """See JobCallback."""
+        self._say("waiting", what=what)
+
     def started(self, start: Start) -> None:
         """See Callback."""
         self._say("started", round=start.done, rounds=start.settings.rounds, compute=dict(start.compute_plan))
@@ -78,6 +83,12 @@ class Json(Display):
     def after_evaluation(self, evaluation: Evaluation) -> None:
         """See Callback."""
         self._say("evaluation", **evaluation.as_dict())
+        self._measured = evaluation.round
+
+    def after_round(self, finished: FinishedRound) -> None:
+        """See Callback."""
+        if finished.usage and finished.number == self._measured:
+            self._say("cluster", round=finished.number, **asdict(finished.usage))
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
@@ -89,9 +100,10 @@ class Json(Display):
         """See Display."""
         self._say("stopped", directory=str(directory) if directory else None)
 
-    def failed(self, error: TdcdError) -> None:
+    def failed(self, error: TdcdError, directory: Path | None = None) -> None:
         """See Display."""
-        self._say("failed", kind=type(error).__name__, message=str(error))
+        more = {"directory": str(directory)} if directory else {}
+        self._say("failed", kind=type(error).__name__, message=str(error), **more)
 
     def _say(self, event: str, **facts: Any) -> None:
         print(json.dumps({"event": event, "of": self.name, **facts}), flush=True)
@@ -108,6 +120,10 @@ class Spoken(Display):
     def noted(self, note: str) -> None:
         """See JobCallback."""
         self.console.print(note, soft_wrap=True)
+
+    def waiting(self, what: str) -> None:
+        """See JobCallback."""
+        self.console.print(f"{what} …", soft_wrap=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobCallback."""
@@ -129,6 +145,8 @@ class Spoken(Display):
         """See Callback."""
         if outcome and outcome.stopped:
             self.console.print(f"  {outcome.stopped}")
+        if outcome and outcome.cluster and outcome.cluster.rounds:
+            self.console.print(f"  {outcome.cluster.size}: {outcome.cluster}", style="dim", soft_wrap=True)
 
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
@@ -167,7 +185,16 @@ class Spoken(Display):
         if directory is None:
             self.console.print("\nStopped before the training began; nothing is written.")
             return
-        self.console.print("\nStopped. Everything up to the last finished round is kept; go on with:")
+        self.console.print("\nStopped.", end=" ")
+        self._say_how_to_resume(directory)
+
+    def failed(self, error: TdcdError, directory: Path | None = None) -> None:  # noqa: ARG002
+        """See Display."""
+        if directory:
+            self._say_how_to_resume(directory)
+
+    def _say_how_to_resume(self, directory: Path) -> None:
+        self.console.print("Everything up to the last finished round is kept; go on with:")
         self.console.print(f"  tdcd train --resume {quote(str(directory))}", soft_wrap=True)
 
 
@@ -177,7 +204,11 @@ class Plain(Spoken):
     def started(self, start: Start) -> None:
         """See Callback."""
         super().started(start)
-        self._rounds, self._speed = start.settings.rounds, Speed(start.done)
+        self._rounds, self._speed, self._usage = start.settings.rounds, Speed(start.done), ""
+
+    def after_round(self, finished: FinishedRound) -> None:
+        """See Callback."""
+        self._usage = str(finished.usage or "")
 
     def after_evaluation(self, evaluation: Evaluation) -> None:
         """See Callback."""
@@ -190,7 +221,7 @@ class Plain(Spoken):
         if done > self._speed.first:
             speed = self._speed.at(done)
             left = timedelta(seconds=round((rounds - done) / max(speed, 1e-9)))
-            parts += [per_second(speed), f"{left} left"]
+            parts += [per_second(speed), f"{left} left", *([self._usage] if self._usage else [])]
         self.console.print("  ".join(parts), soft_wrap=True)
 
 
@@ -200,17 +231,23 @@ class Live(Spoken):
     def __init__(self, job: Job, where: str, console: Console) -> None:
         super().__init__(job, where, console)
         self._progress = Progress(console=console)
-        self._reading = self._progress.add("")
-        self._progress.bars.update(self._reading, visible=False)
+        self._waiting = self._progress.add("")
+        self._progress.bars.update(self._waiting, visible=False)
 
     def reading(self, what: str) -> None:
         """See JobCallback."""
-        self._progress.bars.update(self._reading, description=f"reading {what}", visible=True)
+        self.waiting(f"reading {what}")
+
+    def waiting(self, what: str) -> None:
+        """See JobCallback."""
+        self._progress.bars.update(self._waiting, description=what, visible=True)
 
     def training(self, name: str, federation: Federation) -> None:
         """See JobCallback."""
-        self._progress.bars.update(self._reading, visible=False)
+        self._progress.bars.update(self._waiting, visible=False)
         super().training(name, federation)
+        if self.job.engine == "ray":
+            self.waiting("starting actors")
 
     def __enter__(self) -> Self:
         self._progress.bars.start()
@@ -224,6 +261,7 @@ class Live(Spoken):
 
     def started(self, start: Start) -> None:
         """See Callback."""
+        self._progress.bars.update(self._waiting, visible=False)
         super().started(start)
         self._progress.name = self.name
         self._progress.started(start)
@@ -235,6 +273,11 @@ class Live(Spoken):
     def after_evaluation(self, evaluation: Evaluation) -> None:
         """See Callback."""
         self._progress.after_evaluation(evaluation)
+
+    def ended(self, outcome: Outcome | None) -> None:
+        """See Callback."""
+        self._progress.show_usage(None)
+        super().ended(outcome)
 
 
 def display(job: Job, where: str, *, quiet: bool, json: bool) -> Display:

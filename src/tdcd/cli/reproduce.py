@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tdcd.cli.sweep import Jobs, Listing, Out, Quiet, Seeds, run
+from tdcd.cli.sweep import Address, Engine, Jobs, Listing, Out, Quiet, Seeds, run
 from tdcd.errors import JobError
 
 EXAMPLES = """Examples:
@@ -25,6 +25,8 @@ def command(
         str, typer.Option("--scale", help="paper: as published. small: same shape, for two cores.")
     ] = "small",
     jobs: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
     out: Out = None,
     seeds: Seeds = None,
     listing: Listing = False,
@@ -49,4 +51,4 @@ def command(
     if data is None and not listing:
         source = EXPERIMENTS[name][1]
         raise JobError(f"--data: say where the files of {source} are; tdcd data list tells how to get them")
-    run(sweep, f"{name} ({scale} scale)", data, jobs, out, {}, seeds, listing=listing, quiet=quiet)
+    run(sweep, f"{name} ({scale} scale)", data, jobs, engine, address, out, {}, seeds, listing=listing, quiet=quiet)

@@ -4,7 +4,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from tdcd.errors import TdcdError
 
 if TYPE_CHECKING:
     from tdcd.experiments.sweep_file import Sweep
+    from tdcd.experiments.sweep_run import SweepEngine
 
 EXAMPLES = """Examples:
 
@@ -22,10 +23,23 @@ tdcd sweep sweep.toml --jobs 8 --data cifar-10-batches-bin
 
 tdcd sweep sweep.toml --seed 2021  [dim]# one seed now; without the option the others are added[/dim]
 
+tdcd sweep sweep.toml --engine ray --address auto  [dim]# at the nodes of a Ray cluster[/dim]
+
 tdcd sweep sweep.toml --list  [dim]# what would be run[/dim]
 """
 
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at once; default: one for each core.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="local: on this machine. ray: at the nodes of a Ray cluster; all must see the directory (--out).",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="The Ray cluster to join, HOST:PORT or auto; default: one is started here."),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Its directory; default: sweeps/NAME.")]
 Seeds = Annotated[
     list[int] | None,
@@ -39,6 +53,8 @@ def command(
     sweep: Annotated[Path, typer.Argument(help="The sweep file.")],
     data: Annotated[Path | None, typer.Option("--data", help="Where the files of a published data set are.")] = None,
     jobs: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
     out: Out = None,
     settings: Annotated[
         list[str] | None,
@@ -55,7 +71,7 @@ def command(
     result = load_sweep(sweep)
     importable(sweep.parent, Path(result.job).parent)
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
-    run(result, str(sweep), data, jobs, out, overrides, seeds, listing=listing, quiet=quiet)
+    run(result, str(sweep), data, jobs, engine, address, out, overrides, seeds, listing=listing, quiet=quiet)
 
 
 def run(
@@ -63,6 +79,8 @@ def run(
     where: str,
     data: Path | None,
     jobs: int | None,
+    engine: str,
+    address: str | None,
     out: Path | None,
     overrides: dict[str, Any],
     seeds: list[int] | None,
@@ -88,7 +106,16 @@ def run(
     try:
         with shown:
             shown.say(f"Sweep: {where} in {directory}")
-            run_sweep(sweep, directory, jobs=jobs, overrides=overrides, observer=shown, where=where)
+            run_sweep(
+                sweep,
+                directory,
+                jobs=jobs,
+                engine=cast("SweepEngine", engine),  # it is checked there
+                address=address,
+                overrides=overrides,
+                observer=shown,
+                where=where,
+            )
     except KeyboardInterrupt:
         shown.say("\nStopped. What has ended is kept, the rest goes on from its checkpoints: run the command again.")
         sys.exit(130)

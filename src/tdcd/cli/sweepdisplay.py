@@ -63,6 +63,14 @@ class Plain(SweepDisplay):
             self.done += 1
             self.say(f"  {self.done}/{self.total}  {name.split('/', 1)[-1]}  failed")
 
+    def noted(self, text: str) -> None:
+        """See SweepObserver."""
+        self.say(text)
+
+    def lost(self, name: str, why: str) -> None:
+        """See SweepObserver."""
+        self.say(f"  {name.split('/', 1)[-1]}: {why}; it goes on from its checkpoint")
+
     def stopping(self) -> None:
         """See SweepObserver."""
         self.say("Stopping: runs under way write their checkpoints …")
@@ -140,6 +148,11 @@ class Live(Plain):
     def failed(self, name: str) -> None:
         """See SweepObserver."""
         super().failed(name)
+        self._progress.remove_task(self._bars.pop(name))
+
+    def lost(self, name: str, why: str) -> None:
+        """See SweepObserver."""
+        super().lost(name, why)
         self._progress.remove_task(self._bars.pop(name))
 
     def _update(self, name: str, iteration: int) -> None:

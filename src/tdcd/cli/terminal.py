@@ -6,6 +6,8 @@ picture. Only commands' own words are styled, by the style of what is printed or
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -19,3 +21,15 @@ def terminal(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
     return Console(
         stderr=stderr, width=None if known else WIDE, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False
     )
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; yield what tells it how many of how many are done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = terminal(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

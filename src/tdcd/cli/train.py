@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.cli.imports import import_path, importable, importable_for
-from tdcd.errors import DivergedError, JobError, RunError, TdcdError
+from tdcd.errors import ClusterError, DivergedError, JobError, RunError, TdcdError
 from tdcd.runs.layout import FEDERATION, JOB, check_no_run, check_run
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ tdcd train job.toml --rounds 100 -Q 10 --rate 0.05
 tdcd train job.toml --set training.optimizer=adam --set model.hidden=[128,64]
 
 tdcd train physionet2012 --data physionet2012  [dim]# a published data set; see tdcd data list[/dim]
+
+tdcd train job.toml --engine ray --address auto  [dim]# on a cluster of Ray[/dim]
 
 tdcd train --resume runs/digits-20260101-120000
 """
@@ -51,7 +53,11 @@ def command(
     rate: Annotated[float | None, typer.Option("--rate", help="Learning rate.")] = None,
     clients: Annotated[int | None, typer.Option("--clients", "-K", help="Clients in every silo.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and mini-batches.")] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="local or oracle.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="local, ray or oracle.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="The Ray cluster to join, HOST:PORT or auto; default: one is started here."),
+    ] = None,
     compute: Annotated[
         str | None, typer.Option("--compute", help="auto, one-step, kernel, layers, stacked or loop.")
     ] = None,
@@ -77,6 +83,7 @@ def command(
         "training.rate": rate,
         "training.seed": seed,
         "engine": engine,
+        "address": address,
         "compute": compute,
         "workers": workers,
         "device": device,
@@ -129,9 +136,10 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
         shown.stopped(directory if begun else None)
         sys.exit(130)
     except TdcdError as error:
-        shown.failed(error)
-        if isinstance(error, DivergedError):
+        lost = isinstance(error, ClusterError) and (directory / FEDERATION).exists()
+        if lost or isinstance(error, DivergedError):
             write_report(directory)
+        shown.failed(error, directory if lost else None)
         raise
     shown.finished(result, directory, write_report(directory))
 

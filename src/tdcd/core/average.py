@@ -32,6 +32,19 @@ class Mean:
         self._whole = {name: tensor.long() for name, tensor in like.items() if not tensor.is_floating_point()}
         self._weight = 0.0
 
+    @classmethod
+    def of(cls, like: Block, sums: Block, weight: float) -> "Mean":
+        """Return the mean that has gathered these sums."""
+        mean = cls({})
+        mean._dtypes = {name: tensor.dtype for name, tensor in like.items()}
+        mean._whole = {name: tensor.long() for name, tensor in like.items() if not tensor.is_floating_point()}
+        mean._sum, mean._weight = sums, weight
+        return mean
+
+    def sums(self) -> Block:
+        """Return what was added up, in float64: not to be changed."""
+        return self._sum
+
     def _apart(self, name: str, tensor: Tensor) -> Tensor:
         """Return what is summed of a tensor, or of a stack of them."""
         return tensor.long() - self._whole[name] if name in self._whole else tensor
@@ -105,9 +118,18 @@ class Held:
         """Add one tensor of a client's block that comes in parts."""
         self._blocks.setdefault(client, {})[name] = tensor
 
+    @property
+    def clients(self) -> list[int]:
+        """Those that were added, ascending."""
+        return sorted(self._blocks)
+
+    def merge(self, other: "Held") -> None:
+        """Add all that another has."""
+        self._blocks.update(other._blocks)
+
     def stacked(self) -> Block:
         """Return all blocks as one, with a leading dimension of clients in the order of the roster; forget them."""
-        blocks = [self._blocks[client] for client in sorted(self._blocks)]
+        blocks = [self._blocks[client] for client in self.clients]
         self._blocks = {}
         return {name: torch.stack([block.pop(name) for block in blocks]) for name in list(blocks[0])}
 

@@ -20,7 +20,7 @@ from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block, named_tensors
 from tdcd.core.objectives import BinaryCrossEntropy, CrossEntropy, Huber, Loss, Poisson, SquaredError
 from tdcd.core.optimizers import SGD, Adam
-from tdcd.core.seeds import client_seed
+from tdcd.core.seeds import client_seed, derive
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.errors import ModelError
@@ -34,10 +34,12 @@ def oracle_round(
     last: Round | None = None,
     codecs: Codecs | None = None,
     drawn: Mapping[str, Sequence[bool]] | None = None,
+    silo_dropout: float = 0.0,
 ) -> dict[str, SiloState]:
     """Run one communication round of Algorithm 1, with labels at every client or, by Remark 2, in one silo only.
 
-    ``drawn`` tells of each silo's clients which take part, if not all do.
+    ``drawn`` tells of each silo's clients which take part, if not all do. With probability ``silo_dropout``, a silo's
+    embedding of a sample counts in none of the others' sums.
     """
     zeta, codecs = set(round_.batch.tolist()), codecs or Codecs()
     blocks = {
@@ -69,7 +71,7 @@ def oracle_round(
         for p in zeta:
             phi_minus[silo][p] = torch.zeros_like(phi[silo][p])
             for other in sorted(tasks):
-                if other != silo:
+                if other != silo and not left_out(tasks[other], round_, p, silo_dropout):
                     phi_minus[silo][p] = phi_minus[silo][p] + received(codecs.rows, phi[other][p])
     scores: dict[int, Tensor] = {}  # where the labels are, at the exchange
     if private is not None and set(tasks) != {private.silo}:
@@ -120,6 +122,16 @@ def oracle_round(
             mean[name] = total.to(start.dtype)
         result[silo] = aggregate(task, states[silo], mean, active, len(tasks), rate, last_rate)
     return result
+
+
+def left_out(task: SiloTask, round_: Round, p: int, probability: float) -> bool:
+    """Tell whether a silo's embedding of sample p is left out in a round: number p of a SplitMix64 generator."""
+    z = derive(task.seed, "silo dropout", round_.number, task.silo) + (p + 1) * 0x9E3779B97F4A7C15
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z %= 2**64
+        z = (z ^ (z >> shift)) * factor
+    z %= 2**64
+    return ((z ^ (z >> 31)) >> 11) / 2**53 < probability
 
 
 def received(codec: Codec, tensor: Tensor) -> Tensor:

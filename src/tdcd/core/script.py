@@ -188,6 +188,11 @@ class Peers(Protocol[R]):
         """Wait for the message of each of these hubs."""
 
 
+def keep_all(silo: str, rows: T) -> T:  # noqa: ARG001
+    """Return a silo's rows as they are."""
+    return rows
+
+
 @dataclass(frozen=True)
 class Hub(Generic[R, W]):
     """One silo's hub in one attempt at a round."""
@@ -196,6 +201,8 @@ class Hub(Generic[R, W]):
     plan: Plan
     clients: Clients[R, W]
     peers: Peers[R]
+    mask: Callable[[str, R], R] = keep_all
+    """Returns what counts of the embeddings that another silo has sent; see silo dropout."""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -319,7 +326,7 @@ async def exchange(hub: Hub[R, W], own: R | LostClients | None) -> R | Literal[0
     await hub.peers.send(topic, {silo: message if silo in features else news for silo in hub.others})
     messages = await hub.peers.receive(topic, hub.others)
     agree(hub, own, messages)
-    embeddings = rows_of(messages)
+    embeddings = {silo: hub.mask(silo, rows) for silo, rows in rows_of(messages).items()}
     return total(embeddings, embeddings)
 
 

@@ -4,10 +4,11 @@ Inside tdcd a sample is known by its number: its place in the ascending order of
 Rows are joined by that number and never by their position in somebody's file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +25,15 @@ class Roster:
     def counts(self) -> list[int]:
         """Return how many samples each client holds."""
         return torch.bincount(self.owner, minlength=len(self.clients)).tolist()
+
+
+def roster_of(owner: npt.NDArray[np.integer], names: Sequence[str]) -> Roster:
+    """Make a roster of who holds each sample, given by numbers of clients; those without samples are left out."""
+    present, first = np.unique(owner, return_index=True)
+    order = present[np.argsort(first)]
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return Roster(tuple(names[k] for k in order), torch.from_numpy(rank[owner]))
 
 
 @dataclass(frozen=True)

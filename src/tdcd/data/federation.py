@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.topology import Roster
+from tdcd.core.topology import Roster, roster_of
 from tdcd.data.arrays import Array, Data, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
 from tdcd.data.frames import Columns, index_of, take_frame
 from tdcd.data.samples import Samples
+from tdcd.data.sources import RowSource, StoredRows
 from tdcd.errors import DataError, join_names, nearest
 from tdcd.summary import Summary
 
@@ -26,9 +27,10 @@ class Silo:
     """One organisation's data, as arrays."""
 
     name: str
-    features: Data | None
+    features: Data | RowSource | None
     """X_j: a row for each ID, of any shape; numbers without gaps. A data frame of pandas or polars, too, and a
-    torch dataset of rows or of pairs (row, label). None for a silo that has labels only."""
+    torch dataset of rows or of pairs (row, label); an ``ArrayFile`` or a source of your own is read where its rows are
+    computed. None for a silo that has labels only."""
     clients: Mapping[str, IDs] | Sequence[IDs]
     """The IDs that each client holds: named, or as a list of lists."""
     ids: IDs | str | None = None
@@ -37,6 +39,7 @@ class Silo:
 
     def __repr__(self) -> str:
         rows = f"{len(self.features)} rows" if isinstance(self.features, Sized) else "rows"
+        rows = f"{self.features.shape[0]} rows" if isinstance(self.features, RowSource) else rows
         rows = "no features" if self.features is None else rows
         return f"Silo({self.name!r}: {rows}, {len(self.clients)} clients)"
 
@@ -86,8 +89,17 @@ class Federation:
         frames = [_without_frame(silo) for silo in silos]
         columns = {silo.name: columns for silo, columns in frames if columns}
         silos = [silo for silo, _ in frames]
+        stored = {
+            silo.name: StoredRows.whole(silo.features, f"silo '{silo.name}'")
+            for silo in silos
+            if isinstance(silo.features, RowSource)
+        }
         features = {
-            silo.name: to_tensor(silo.features, f"silo '{silo.name}'") for silo in silos if silo.features is not None
+            silo.name: stored[silo.name].outline()
+            if isinstance(silo.features, RowSource)
+            else to_tensor(silo.features, f"silo '{silo.name}'")
+            for silo in silos
+            if silo.features is not None
         }
         if not features:
             raise DataError("a federation needs at least one silo with features")
@@ -101,8 +113,9 @@ class Federation:
             raise DataError(f"there are {len(y)} labels and {len(y_ids)} label IDs")
         _same_ids(common, y_ids, f"silo '{names[0]}'", "the labels")
         rows = {name: _in_order(features[name], row_ids[name]) for name in features}
+        stored = {name: rows.at(np.argsort(row_ids[name], kind="stable")) for name, rows in stored.items()}
         rosters = {silo.name: _roster(silo, common) for silo in silos}
-        return cls(Samples(rows, _in_order(y, y_ids)), rosters, common, columns=columns)
+        return cls(Samples(rows, _in_order(y, y_ids), stored=stored), rosters, common, columns=columns)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -136,6 +149,10 @@ class Federation:
         """Return the federation with all rows of a silo at one client."""
         owner = torch.zeros(len(self), dtype=torch.int64)
         return replace(self, rosters={silo: Roster(("all",), owner) for silo in self.silos}, notes=())
+
+    def loaded(self) -> "Federation":
+        """Return the federation with all rows in this process."""
+        return replace(self, samples=self.samples.loaded())
 
     def numbers(self, ids: IDs, what: str = "a batch") -> Tensor:
         """Turn IDs into ascending sample numbers."""
@@ -175,23 +192,19 @@ class Federation:
         return digest.hexdigest()
 
 
-def roster_of(owner: Array, names: Sequence[str]) -> Roster:
-    """Make a roster of who holds each sample, given by numbers of clients; those without samples are left out."""
-    present, first = np.unique(owner, return_index=True)
-    order = present[np.argsort(first)]
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return Roster(tuple(names[k] for k in order), torch.from_numpy(rank[owner]))
-
-
 def samples_fingerprint(part: Samples) -> str:
     """Return a digest of samples: labels, and every silo's rows. A silo may be called "labels"."""
-    return fingerprint({"labels": part.labels, **{f"silo {name}": rows for name, rows in part.features.items()}})
+    here = {f"silo {name}": rows for name, rows in part.features.items() if name not in part.stored}
+    elsewhere = {name: rows.digest() for name, rows in sorted(part.stored.items())}
+    digest = fingerprint({"labels": part.labels, **here})
+    return digest if not elsewhere else hashlib.blake2b(repr((digest, elsewhere)).encode(), digest_size=16).hexdigest()
 
 
 def _check_default_ids(silos: Sequence[Silo], labels: Data, label_ids: IDs | None) -> None:
     """Refuse to join rows that are numbered by default with an index that may be a shuffled numbering of them."""
-    unnamed = {f"silo '{silo.name}'": silo.features for silo in silos if silo.features is not None and silo.ids is None}
+    unnamed: dict[str, Data | RowSource] = {
+        f"silo '{silo.name}'": silo.features for silo in silos if silo.features is not None and silo.ids is None
+    }
     if label_ids is None:
         unnamed["the labels"] = labels
     indexes = {who: index_of(values) for who, values in unnamed.items()}
@@ -209,7 +222,7 @@ def _check_default_ids(silos: Sequence[Silo], labels: Data, label_ids: IDs | Non
 def _without_frame(silo: Silo) -> tuple[Silo, Columns | None]:
     """Return a silo with an array in place of its data frame, and the frame's columns."""
     column = silo.ids if isinstance(silo.ids, str) else None
-    if silo.features is None and column is None:
+    if (silo.features is None and column is None) or isinstance(silo.features, RowSource):
         return silo, None
     taken = take_frame(silo.features, f"silo '{silo.name}'", column)
     ids = taken.ids if silo.ids is None or column else silo.ids

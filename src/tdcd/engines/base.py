@@ -15,6 +15,7 @@ from tdcd.core.network import Block
 from tdcd.core.rows import Rows
 from tdcd.core.sampling import Mask
 from tdcd.core.script import Plan, plan_rounds
+from tdcd.core.silo_dropout import SiloDropout
 from tdcd.core.state import SiloState, States
 from tdcd.core.task import Round, SiloTask
 from tdcd.core.topology import Roster
@@ -107,6 +108,8 @@ class Training:
     """What messages go through."""
     drawn: Callable[[int], Mapping[str, Mask]] | None = None
     """The clients of each silo that take part in a round, where not all do."""
+    silo_dropout: SiloDropout = field(default_factory=SiloDropout)
+    """Leaves embeddings out of other silos' sums."""
 
     @property
     def silos(self) -> Mapping[str, Roster]:
@@ -150,15 +153,47 @@ class Training:
         rates = {silo: rate(number) for silo, rate in self.rates.items()}
         return Round(number, self.batch(number), self.rate(number), rates)
 
-    def hub_round(self, silo: str, number: int) -> HubRound:
-        """Return what a silo's hub knows of a round."""
-        rate = self.rates.get(silo, self.rate)
-        return HubRound.of(number, rate, len(self.tasks), self.tasks[silo].network.trainable)
+    def hub(self, silo: str) -> "HubTraining":
+        """Return what a silo's hub knows of the training."""
+        task = self.tasks.get(silo)
+        return HubTraining(
+            silo,
+            task,
+            task.roster if task else self.silos[silo],
+            self.codecs,
+            self.private,
+            self.rates.get(silo, self.rate),
+            len(self.tasks),
+            self.silo_dropout,
+        )
 
     def initial(self) -> dict[str, SiloState]:
         """Return the networks' own weights as the silos' first states."""
         weights = {silo: task.network.initial() for silo, task in self.tasks.items()}
         return {silo: SiloState(weights.get(silo, {})) for silo in self.plan.silos}
+
+
+@dataclass(frozen=True)
+class HubTraining:
+    """What the hub of one silo knows of a training."""
+
+    silo: str
+    task: SiloTask | None
+    """What its clients compute, if they have features; its rows are of no use to the hub."""
+    roster: Roster
+    codecs: Codecs
+    private: PrivateLabels | None
+    """The labels, where one silo holds them."""
+    rate: Callable[[int], float]
+    """η of a round in this silo."""
+    silos: int
+    """N, the number of silos that have features."""
+    silo_dropout: SiloDropout
+    """Leaves embeddings out of other silos' sums."""
+
+    def round(self, number: int, task: SiloTask) -> HubRound:
+        """Return what is known of a round."""
+        return HubRound.of(number, self.rate, self.silos, task.network.trainable)
 
 
 def block_bytes(block: Block) -> int:

@@ -1,9 +1,7 @@
 """The default engine: every hub in this process, in turns; a silo's clients computed together."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,110 +11,37 @@ from tdcd.compute.choose import PathName
 from tdcd.compute.fallback import fallback, join_fallbacks
 from tdcd.compute.modules import never_draws
 from tdcd.compute.worker import Worker
-from tdcd.core.aggregators import aggregate
-from tdcd.core.average import Mean, add_idle
+from tdcd.core.average import Gathered
 from tdcd.core.codecs import Codecs
-from tdcd.core.gradients import PrivateLabels
 from tdcd.core.network import Block
-from tdcd.core.script import NOTHING, Hub, Lost, Message, Outcome, Topic, communication_round, plan_rounds
+from tdcd.core.script import Hub, Lost, Message, Outcome, Topic, communication_round
 from tdcd.core.state import SiloState, States
 from tdcd.core.streams import borrow_stream, stream_state
 from tdcd.core.task import Round, SiloTask, sum_embeddings
-from tdcd.core.topology import deal
 from tdcd.core.turns import Mail, run_in_turns
-from tdcd.engines.base import Training, left_finite
-from tdcd.engines.simulation import SimulationEngine
+from tdcd.engines.base import Training
+from tdcd.engines.clients import GroupClients
+from tdcd.engines.simulation import SimulationEngine, simulated
 from tdcd.errors import ModelError
 
 OnGradients = Callable[[str, Tensor, Tensor], None]
 """Is called with the logit gradients that a silo without labels receives: its name, samples (B,), gradients (B, E)."""
 
 
-class LocalClients:
-    """The clients of one hub as a group in memory, in one round. See the script's Clients."""
+class LocalGroup:
+    """All clients of a silo, computed in this process. See Group."""
 
-    def __init__(self, training: Training, silo: str, worker: Worker | None, round_: Round) -> None:
-        self._training, self._silo, self._worker, self._round = training, silo, worker, round_
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
-    @property
-    def _trained(self) -> Worker:
-        if self._worker is None:
-            raise RuntimeError(f"silo '{self._silo}' has no features")
-        return self._worker
-
-    def _carry(self, rows: Tensor) -> Tensor:
-        """Return rows that travel between the hub and its clients, a message each, as their receivers see them."""
-        codecs = self._training.codecs
-        if codecs.plain_rows or codecs.rows.elementwise:
-            return codecs.carry_rows(rows)
-        carried = torch.empty_like(rows)
-        for own in self._each_client():
-            carried[own] = codecs.carry_rows(rows[own])
-        return carried
-
-    def _each_client(self) -> Iterator[Tensor]:
-        """Yield the rows of each client, as places in the mini-batch."""
-        shards = deal(self._round.batch, self._training.silos[self._silo])
-        for _, place in shards:
-            yield shards.order[place]
-
-    async def embed(self, state: SiloState) -> Tensor:  # noqa: D102
-        task = self._trained.task
-        self._state, self._sent = state, self._training.codecs.carry_block(task.sent(state), task.network.trainable)
-        self._own = self._trained.embed(self._sent, self._round)
-        return self._carry(self._own)
+    async def embed(self, block: Block, round_: Round) -> Tensor:  # noqa: D102
+        return self._worker.embed(block, round_)
 
     async def step(self, gradients: Tensor) -> Tensor:  # noqa: D102
-        return self._carry(self._trained.step(self._carry(gradients)))
+        return self._worker.step(gradients)
 
-    async def descend(self, rows: Tensor | Literal[0] | None) -> SiloState:  # noqa: D102
-        if rows is None:
-            rows = self._others
-        else:
-            rows = self._carry(torch.zeros_like(self._own) if isinstance(rows, int) else rows)
-        task, changes = self._trained.task, self._training.codecs.changes
-        gathered = self._trained.descend(rows)
-        if isinstance(gathered, Mean):
-            changed = task.network.trainable if changes else ()
-            add_idle(gathered, task.averaging, task.participants, self._sent, changed)
-        round_ = self._training.hub_round(self._silo, self._round.number)
-        return aggregate(task.aggregator, self._state, gathered, round_, changes=changes)
-
-    async def first_gradients(self, others: Tensor | Literal[0]) -> Tensor:  # noqa: D102
-        if isinstance(others, int):
-            raise TypeError("no other silo has embeddings")
-        self._others = self._carry(others)
-        return self._gradients("", self._others if self._worker is None else self._own + self._others, 0)
-
-    async def gradients(self, scores: Mapping[str, Tensor], step: int) -> Mapping[str, Tensor]:  # noqa: D102
-        return {silo: self._gradients(silo, self._carry(z), step) for silo, z in scores.items()}
-
-    def _gradients(self, silo: str, scores: Tensor, step: int) -> Tensor:
-        private = self._training.private
-        if private is None:
-            raise RuntimeError("nobody holds labels for others")
-        noise, batch = private.noise(self._round.number, silo, step, scores), self._round.batch.to(scores.device)
-        if self._training.codecs.plain_rows:
-            return private.gradients(batch, scores, noise)
-        gradients = torch.empty_like(scores)
-        for own in self._each_client():  # as at sites, to the bit: what is rounded next may turn a last digit into more
-            gradients[own] = private.gradients(batch[own], scores[own], None if noise is None else noise[own])
-        return self._carry(gradients)
-
-    def away(self) -> Lost:  # noqa: D102
-        return NOTHING
-
-    def diverged(self, state: SiloState) -> bool:  # noqa: D102
-        return self._worker is not None and left_finite(state.weights, self._state.weights)
-
-
-def yields_shared_numbers(private: PrivateLabels, codecs: Codecs) -> bool:
-    """Tell whether private labels train what shared ones do: logit gradients at every step, as they are.
-
-    A simulation then computes each gradient where it is used, and all of a client's steps at once. What would travel
-    is the ledger's concern, which counts it all the same.
-    """
-    return private.sharing == "exact" and private.privatizer is None and codecs.plain_rows
+    async def descend(self, rows: Tensor) -> Gathered:  # noqa: D102
+        return self._worker.descend(rows)
 
 
 class LocalPeers:
@@ -158,13 +83,9 @@ class LocalEngine(SimulationEngine):
         recorder: OnGradients | None = None,
     ) -> None:
         super().__init__(training)
-        self._plan, self._recorder = training.plan, recorder
-        tasks: Mapping[str, SiloTask] = training.tasks
-        if training.private and not recorder and yields_shared_numbers(training.private, training.codecs):
-            labels = training.private.labels
-            self._plan = plan_rounds(training.steps, label_only=set(self._plan.silos) - set(tasks))
-            tasks = {silo: replace(task, labels=labels) for silo, task in tasks.items()}
-        tasks = {silo: replace(task, remote_labels=silo in self._plan.requests) for silo, task in tasks.items()}
+        self._recorder = recorder
+        self._plan, tasks = simulated(training, recorded=recorder is not None)
+        self._hubs = {silo: training.hub(silo) for silo in self._plan.silos}
         if any(task.features.device.type != "cpu" for task in tasks.values()):
             workers = 1  # the device has enough to do
         self._device = next(iter(tasks.values())).features.device
@@ -204,6 +125,7 @@ class LocalEngine(SimulationEngine):
             silo: Worker(task, chosen[silo][0], shared, threads, suspendable=silo in suspended, seeded=seeded)
             for silo, task in tasks.items()
         }
+        self._groups = {silo: LocalGroup(worker) for silo, worker in self._workers.items()}
 
     @property
     def compute_plan(self) -> Mapping[str, str]:
@@ -236,10 +158,11 @@ class LocalEngine(SimulationEngine):
     def _round(self, states: States, round_: Round) -> dict[str, SiloState]:
         mail: Mail[Message[Tensor]] = Mail()
         record = partial(self._record, round_.batch) if self._recorder else None
+        mask = self.training.silo_dropout.in_round(round_.number, round_.batch)
 
         def attempt(silo: str, lost: Lost, number: int) -> Hub[Tensor, SiloState]:  # noqa: ARG001
-            clients = LocalClients(self.training, silo, self._workers.get(silo), round_.of(silo))
-            return Hub(silo, self._plan, clients, LocalPeers(silo, mail, self.training.codecs, record))
+            clients = GroupClients(self._hubs[silo], self._groups.get(silo), round_.of(silo))
+            return Hub(silo, self._plan, clients, LocalPeers(silo, mail, self.training.codecs, record), mask)
 
         hubs = {silo: communication_round(partial(attempt, silo), states[silo]) for silo in self._plan.silos}
         with one_torch_thread():

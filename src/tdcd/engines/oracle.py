@@ -36,7 +36,10 @@ class OracleEngine(SimulationEngine):
             with borrow_stream(self._device):
                 drawn = training.drawn(number) if training.drawn else None
                 masks = None if drawn is None else {silo: mask.tolist() for silo, mask in drawn.items()}
-                new = oracle_round(states, round_, training.tasks, training.private, last, training.codecs, masks)
+                absent = training.silo_dropout.probability
+                new = oracle_round(
+                    states, round_, training.tasks, training.private, last, training.codecs, masks, absent
+                )
         except TdcdError:
             raise
         except Exception as error:

@@ -1,44 +1,66 @@
 """Worker processes that share a list of tasks, and what they say."""
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tdcd.errors import RunError
+from tdcd.cluster.hub import LostError
+from tdcd.compute import cores
+from tdcd.errors import ClusterError, RunError
+from tdcd.experiments.process import ADVICE, LocalProcess, Process
 
 Log = Callable[[int, Mapping[str, Any]], None]
 """Takes the number of a task and what its worker said about it."""
-GRACE = 120.0
-"""Seconds for a worker to write a checkpoint when it is asked to stop."""
+MOMENT = 0.1
+"""Seconds between two looks at what others do."""
+TRIES = 3
+"""Workers that may be lost over the same task."""
 
 
 @contextmanager
-def processes(count: int, threads: int) -> Iterator["Processes"]:
-    """Start worker processes, each with so many threads, and see to it that none outlives this block."""
+def pool(processes: Iterable[Process]) -> Iterator["Pool"]:
+    """Share tasks between worker processes, and see to it that none outlives this block."""
     with ExitStack() as stack:
-        workers = [stack.enter_context(_worker(threads)) for _ in range(count)]
+        started: list[Process] = []
         try:
-            yield Processes(workers)
+            for process in processes:
+                stack.callback(process.close)
+                started.append(process)
+            yield Pool(started)
         finally:
-            for worker in workers:  # all of them before waiting for the first
-                worker.stop()
+            for process in started:  # all of them before waiting for the first
+                process.stop()
 
 
-class Processes:
+@contextmanager
+def local_processes(jobs: int | None, planned: int) -> Iterator["Pool"]:
+    """Share tasks between processes on this machine, which share its cores.
+
+    Args:
+        jobs: How many, at most; default: one for each core.
+        planned: No more than this are of use.
+    """
+    count = min(jobs or cores(), planned)
+    threads, paths = max(1, cores() // count), [path for path in sys.path if path]
+    with pool(LocalProcess(threads, sys.argv, paths) for _ in range(count)) as workers:
+        yield workers
+
+
+class Pool:
     """Workers that wait for tasks."""
 
-    def __init__(self, workers: Sequence["_Worker"]) -> None:
-        self._workers = workers
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self._processes = processes
 
     def each(self, tasks: Sequence[Mapping[str, Any]], on_answer: Log) -> dict[int, str]:
         """Have every task done, in order, as many at once as there are workers; one that fails stops no other.
+
+        A task whose worker is lost is done again by another.
 
         Returns:
             Why tasks failed, or were not begun because no worker was left, by their numbers.
@@ -46,37 +68,58 @@ class Processes:
         waiting: SimpleQueue[tuple[int, Mapping[str, Any]]] = SimpleQueue()
         for numbered in enumerate(tasks):
             waiting.put(numbered)
+        unfinished = set(range(len(tasks)))
         failures: dict[int, str] = {}
+        losses: Counter[int] = Counter()
         broken: list[Exception] = []
         stopping = threading.Event()
 
-        def work(worker: _Worker) -> None:
-            with suppress(Empty):
-                while worker.alive and not stopping.is_set():
-                    number, task = waiting.get_nowait()
-                    try:
-                        on_answer(number, {"event": "began"})
-                        for answer in worker.do(task):
-                            on_answer(number, answer)
-                    except Exception as error:
-                        if stopping.is_set():
-                            return
-                        if isinstance(error, RunError):
-                            failures[number] = str(error)
-                        else:
-                            broken.append(error)
-                        on_answer(number, {"event": "failed"})
+        def do(process: Process, number: int, task: Mapping[str, Any]) -> None:
+            try:
+                on_answer(number, {"event": "began"})
+                for answer in _answers(process, task):
+                    on_answer(number, answer)
+            except ClusterError:
+                raise
+            except Exception as error:
+                if stopping.is_set():
+                    return
+                if isinstance(error, LostError):
+                    losses[number] += 1
+                    if losses[number] < TRIES:
+                        on_answer(number, {"event": "lost", "message": str(error)})
+                        waiting.put((number, task))
+                        return
+                    failures[number] = f"{task['where']}: {error}; {TRIES} were lost over it; {ADVICE}"
+                elif isinstance(error, RunError):
+                    failures[number] = f"{task['where']}: {error}"
+                else:
+                    broken.append(error)
+                on_answer(number, {"event": "failed"})
+            unfinished.discard(number)
 
-        threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in self._workers]
+        def work(process: Process) -> None:
+            try:
+                while unfinished and process.alive and not stopping.is_set():
+                    if process.ready():
+                        try:
+                            number, task = waiting.get(timeout=MOMENT)
+                        except Empty:  # what others do may come back
+                            continue
+                        do(process, number, task)
+            except ClusterError as error:
+                broken.insert(0, error)
+                stopping.set()
+
+        threads = [threading.Thread(target=work, args=(process,), daemon=True) for process in self._processes]
         for thread in threads:
             thread.start()
         try:
             for thread in threads:
-                while thread.is_alive():  # in short waits, so that Ctrl-C is heard
-                    thread.join(0.1)
-        except BaseException:
+                while thread.is_alive() and not stopping.is_set():  # in short waits, so that Ctrl-C is heard
+                    thread.join(MOMENT)
+        finally:
             stopping.set()
-            raise
         if broken:
             raise broken[0]
         while not waiting.empty():  # all workers have died
@@ -85,77 +128,14 @@ class Processes:
         return failures
 
 
-class _Worker:
-    """The near end of one worker process."""
-
-    def __init__(self, process: "subprocess.Popen[str]", errors: Any) -> None:
-        self._process = process
-        self._errors = errors
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether the process is there."""
-        return self._process.poll() is None
-
-    def do(self, task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Have a task done; yield what is said of it, the last time when it is done."""
-        assert self._process.stdin  # noqa: S101
-        assert self._process.stdout  # noqa: S101
-        try:
-            print(json.dumps(task), file=self._process.stdin, flush=True)
-        except (BrokenPipeError, ValueError) as error:
-            raise self._died(task) from error
-        for line in self._process.stdout:
-            answer = json.loads(line)
-            if answer["event"] == "failed":
-                raise RunError(f"{task['where']}: {answer['message']}")
-            yield answer
-            if answer["event"] == "done":
-                return
-        raise self._died(task)
-
-    def stop(self) -> None:
-        """Ask for a checkpoint and an end."""
-        if self._process.stdin and not self._process.stdin.closed:
-            with suppress(OSError):  # it may be gone
-                self._process.stdin.close()
-
-    def _died(self, task: Mapping[str, Any]) -> RunError:
-        code = self._process.wait()
-        if code < 0:
-            why = f"was killed by signal {-code}; if memory ran out, use fewer processes (--jobs)"
-        else:
-            self._errors.seek(0)
-            why = f"ended with exit code {code}:\n{self._errors.read()[-2000:]}".rstrip()
-        return RunError(f"{task['where']}: its process {why}")
-
-
-@contextmanager
-def _worker(threads: int) -> Iterator[_Worker]:
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(threads),
-        "PYTHONPATH": os.pathsep.join(place for place in sys.path if place),
-    }
-    command = [sys.executable, "-P", "-m", "tdcd.experiments.worker", str(threads), json.dumps(sys.argv)]
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for the sweep, which then ends the worker's input
-        )
-        worker = _Worker(process, errors)
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            try:
-                process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout:
-                process.stdout.close()
+def _answers(process: Process, task: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Have a task done; yield what is said of it, the last time when it is done."""
+    process.send(json.dumps(task))
+    while line := process.receive():
+        answer = json.loads(line)
+        if answer["event"] == "failed":
+            raise RunError(f"{process.place}{answer['message']}")
+        yield answer
+        if answer["event"] == "done":
+            return
+    raise process.why_ended()

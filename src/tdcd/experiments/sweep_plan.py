@@ -153,7 +153,8 @@ def matters(key: str, baseline: Baseline) -> bool:
     """Tell whether a setting makes a difference to a baseline."""
     if any(key == rows or key.startswith(f"{rows}.") for rows in ROWS):
         return False
-    of_rounds = key in (STEPS, *(f"training.{name}" for name in ("codec", "codec_for", "participation")))
+    plain = ("codec", "codec_for", "participation", "silo_dropout")
+    of_rounds = key in (STEPS, *(f"training.{name}" for name in plain))
     of_silos = key.startswith("silos.") and key.rpartition(".")[2] in SiloSettings.model_fields
     return baseline == "one-tier" or not (of_rounds or of_silos)
 

@@ -8,29 +8,45 @@ Starting a sweep again goes on with it: runs that have ended stay as they are, o
 sweep can also grow: with more seeds or values in its file, only what is new is run.
 """
 
+import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from tdcd.compute import cores
-from tdcd.errors import RunError
-from tdcd.experiments.pool import Processes, processes
+from tdcd.errors import ClusterError, JobError, RunError, nearest
+from tdcd.experiments.pool import Pool, local_processes
 from tdcd.experiments.sweep_file import Sweep
 from tdcd.experiments.sweep_plan import Combination, SweepRun, combinations, data_key, runs, trials
 from tdcd.jobs.schema import Job, TableJob
-from tdcd.runs.layout import BLOCKS, LOCK, RESULT, SWEEP, check_no_run, holds_run, holds_sweep
+from tdcd.runs.layout import (
+    BLOCKS,
+    IMPORTANCE,
+    LOCK,
+    MARKER,
+    QUALITY,
+    RESULT,
+    SWEEP,
+    check_no_run,
+    holds_run,
+    holds_sweep,
+)
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 from tdcd.runs.stored_job import differences, has_more_rounds, stored_job
 
+SweepEngine = Literal["local", "ray"]
+"""Where the runs of a sweep are computed."""
 SHOWN = 10
 """Failures that are listed one by one."""
 ENDED = ("finished", "diverged")
+SETTLING = 60.0
+"""Seconds until what another machine has written is seen on a shared file system."""
 FREE = ("training.evaluate_every:", "training.checkpoint_every:")
 """Settings of a trial that change nothing of what it ends with."""
 
@@ -60,6 +76,12 @@ class SweepObserver:
     def failed(self, name: str) -> None:
         """A run failed; the reason is reported when the others have ended."""
 
+    def noted(self, text: str) -> None:
+        """Something of the cluster that computes: what it is, and that a sweep waits for it."""
+
+    def lost(self, name: str, why: str) -> None:
+        """The process that trained a run was lost; another goes on from its checkpoint."""
+
     def stopping(self) -> None:
         """The sweep was asked to stop; runs under way write a checkpoint."""
 
@@ -73,7 +95,7 @@ class _Sweeping:
 
     sweep: Sweep
     directory: Path
-    workers: Processes
+    workers: Pool
     observer: SweepObserver
     failures: dict[str, str] = field(default_factory=dict)
     """Why runs and trials failed, by their names."""
@@ -98,8 +120,10 @@ class _Sweeping:
                 self.observer.advanced(run.name, answer["iteration"], answer["loss"])
             elif answer["event"] == "failed":
                 self.observer.failed(run.name)
-            elif outcome := read_outcome(self.directory / run.name):
-                self.observer.ended(run.name, outcome)
+            elif answer["event"] == "lost":
+                self.observer.lost(run.name, answer["message"])
+            else:
+                self.observer.ended(run.name, _outcome(self.directory / run.name, answer["status"]))
 
         failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
         self.failures |= {missing[number].name: why for number, why in failed.items()}
@@ -115,7 +139,7 @@ class _Sweeping:
             return
         copy = path.with_name(f".{path.name}.part")
         shutil.rmtree(copy, ignore_errors=True)
-        ends = shutil.ignore_patterns(".*", RESULT, BLOCKS, "report*")
+        ends = shutil.ignore_patterns(".*", QUALITY, IMPORTANCE, RESULT, BLOCKS, "report*")
         shutil.copytree(self.directory / trial.name, copy, ignore=ends)
         shutil.rmtree(path, ignore_errors=True)
         copy.rename(path)
@@ -141,6 +165,8 @@ def run_sweep(
     directory: Path | str,
     *,
     jobs: int | None = None,
+    engine: SweepEngine = "local",
+    address: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     observer: SweepObserver | None = None,
     where: str = "sweep",
@@ -151,6 +177,9 @@ def run_sweep(
         sweep: What to run.
         directory: Where its runs lie.
         jobs: How many runs at once, each in a process of its own; default: one for each core.
+        engine: Where these processes are: "local" on this machine, or "ray" at the nodes of a Ray cluster, which must
+            share the file system of the directory.
+        address: Of the Ray cluster to join, "HOST:PORT" or "auto"; default: one is started on this machine.
         overrides: Settings that replace the sweep's, by their dotted names: ``{"data.directory": "cifar"}``.
         observer: Follows the progress.
         where: How to call the sweep in errors.
@@ -163,25 +192,47 @@ def run_sweep(
     if not holds_sweep(path):
         check_no_run(path)
     first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
+    _check_engine(engine, address, [combination.job for combination in first], where)
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
-    jobs = min(jobs or cores(), planned)
+    if engine == "ray":
+        from tdcd.cluster.ray_fleet import connect
+        from tdcd.experiments.nodes import node_processes
+
+        devices = {combination.job.device for combination in first}
+        processes = node_processes(connect(address), path, jobs, planned, devices, observer.noted)
+    else:
+        processes = local_processes(jobs, planned)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with FileLock(path / LOCK, timeout=0), processes(jobs, max(1, cores() // jobs)) as workers:
-            try:
-                silos = _silos([c.job for c in first], workers, observer, where) if "alone" in sweep.baselines else {}
-                wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
-                _run(sweep, wanted, path, workers, observer)
-            except KeyboardInterrupt:
-                observer.stopping()
-                raise
+        with FileLock(path / LOCK, timeout=0):
+            (path / MARKER).unlink(missing_ok=True)  # of a sweep that was killed
+            with processes as workers:
+                try:
+                    alone = "alone" in sweep.baselines
+                    silos = _silos([c.job for c in first], workers, observer, where) if alone else {}
+                    wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
+                    _run(sweep, wanted, path, workers, observer)
+                except (KeyboardInterrupt, ClusterError):
+                    observer.stopping()
+                    raise
     except Timeout as error:
         raise RunError(f"{path} is in use by another sweep; wait until that ends, or stop it") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Processes, observer: SweepObserver) -> None:
+def _check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
+    if engine not in get_args(SweepEngine):
+        raise JobError(f"engine: '{engine}' is not known for a sweep{nearest(str(engine), get_args(SweepEngine))}")
+    if address is not None and engine != "ray":
+        raise JobError(f'address: a cluster is joined by engine = "ray" only, not by "{engine}"')
+    if engine == "ray" and any(job.engine == "ray" for job in jobs):
+        raise JobError(
+            f'{where}: engine: with --engine ray each run is computed at one node; leave engine = "ray" out of the job'
+        )
+
+
+def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Pool, observer: SweepObserver) -> None:
     under_way = _Sweeping(sweep, path, workers, observer)
     grid = [combination for combination in wanted if combination.variant == "federation"]
     others = [combination for combination in wanted if combination.variant != "federation"]
@@ -210,7 +261,7 @@ def _runs(
     return [own[seed] for seed in seeds for own in known]
 
 
-def _silos(jobs: Sequence[Job], workers: Processes, observer: SweepObserver, where: str) -> dict[str, tuple[str, ...]]:
+def _silos(jobs: Sequence[Job], workers: Pool, observer: SweepObserver, where: str) -> dict[str, tuple[str, ...]]:
     """Return the silos of every way to read the data: of tables they are known, others must be read."""
     result = {data_key(job): tuple(job.silos) for job in jobs if isinstance(job, TableJob)}
     unknown = {data_key(job): job for job in jobs if data_key(job) not in result}
@@ -235,7 +286,7 @@ def _task(run: SweepRun, path: Path) -> dict[str, Any]:
         "job": run.job.as_table(),
         "variant": run.variant,
         "steps": run.stored.training.local_steps,
-        "run": str(path),
+        "run": str(path.absolute()),
     }
 
 
@@ -296,3 +347,15 @@ def final_loss(path: Path, sweep: Sweep) -> float:
 
 def _finite(value: float) -> float | None:
     return value if value < inf else None
+
+
+def _outcome(path: Path, status: str) -> Outcome:
+    """Return how a run has ended, as soon as this machine sees it: it may have ended elsewhere."""
+    until = time.monotonic() + SETTLING
+    while (outcome := read_outcome(path)) is None or outcome.status != status:
+        if time.monotonic() > until:
+            raise RunError(f"{path}: has ended, but its {RESULT} is not there")
+        time.sleep(0.2)
+        for folder in (path.parent, path):  # which a network file system reads anew, unlike single names
+            os.listdir(folder)
+    return outcome

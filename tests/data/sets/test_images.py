@@ -1,3 +1,5 @@
+import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -5,9 +7,11 @@ import numpy as np
 import pytest
 
 from data.sets import trees
+from tdcd.data.features import FeatureSplit, Strips, Tiles
 from tdcd.data.holdout import Part, parts_of
-from tdcd.data.sets import SETS, cifar10, read, split_among
+from tdcd.data.sets import SETS, cifar10, leave_in_files, read, split_among
 from tdcd.data.sets.base import Dataset
+from tdcd.data.sources import read_stored
 from tdcd.errors import DataError
 
 
@@ -166,3 +170,32 @@ def test_damaged_modelnet(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no pictures such as train/CLASS"):
         read("modelnet", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("split", [None, Strips(silos=3), Tiles()])
+@pytest.mark.usefixtures("cifar")
+def test_cifar10_left_in_its_files(tmp_path: Path, split: FeatureSplit | None) -> None:
+    check_left_in_files("cifar10", tmp_path, split)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_modelnet_left_in_its_files(tmp_path: Path, mode: str) -> None:
+    trees.modelnet(tmp_path, part_first=True, folders=True, mode=mode)
+    check_left_in_files("modelnet", tmp_path, None)
+
+
+def check_left_in_files(name: Any, directory: Path, split: FeatureSplit | None) -> None:
+    """What is read in pieces anywhere is, to the bit, what was cut out of the whole."""
+    dataset = read(name, directory)
+    blocks = (split or SETS[name].features).blocks(dataset.shape, (), 0)
+    parts = parts_of(dataset.ids, 0.2, 0.1, 3)
+    whole, ids = split_among(dataset, blocks, parts)
+    left, same_ids = leave_in_files(dataset, partial(read, name, directory), blocks, parts)
+    for part, samples in whole.items():
+        assert np.array_equal(ids[part], same_ids[part])
+        assert np.array_equal(samples.labels, left[part].labels)
+        for silo, rows in samples.features.items():
+            stored = pickle.loads(pickle.dumps(left[part].stored[silo]))  # noqa: S301 - as it is sent to a node
+            assert np.array_equal(read_stored([stored], silo)[0], rows)
+            assert np.array_equal(stored.read(np.array([1, 0])), rows[[1, 0]])
+            assert stored.digest() == left[part].stored[silo].digest()

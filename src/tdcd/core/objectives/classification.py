@@ -3,6 +3,7 @@
 from abc import abstractmethod
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,8 +57,17 @@ class Classification(Objective):
         }
         if "top5" in sums:
             result["top5"] = float(sums["top5"][0]) / rows
-        if (truth > 0).all():
-            there = truth[-len(sums["ranks"]) :]
-            areas = (sums["ranks"] - there * (there + 1) / 2) / (there * (rows - there))
+        if len(areas := self.areas(sums, rows)):
             result["auroc"] = float(areas.mean())
         return result
+
+    def areas(self, sums: Sums, rows: float) -> npt.NDArray[np.float64]:
+        """Return the area under the ROC curve of each class against all others, of one logit of the positive class.
+
+        None if a class has no rows.
+        """
+        if not (sums["truth"] > 0).all():
+            return np.empty(0)
+        there = sums["truth"][-len(sums["ranks"]) :]
+        areas: npt.NDArray[np.float64] = (sums["ranks"] - there * (there + 1) / 2) / (there * (rows - there))
+        return areas

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from tdcd.data.sets.base import Dataset, Published, split_among
+from tdcd.data.sets.base import Dataset, Published, leave_in_files, split_among
 from tdcd.data.sets.builtin import BREAST_CANCER, DIGITS
 from tdcd.data.sets.cifar10 import CIFAR10
 from tdcd.data.sets.idx import IDX
@@ -49,4 +49,4 @@ def read(
     return entry.read(Path(directory or "."), *options)
 
 
-__all__ = ["SETS", "Dataset", "PatientSets", "Published", "SetName", "read", "split_among"]
+__all__ = ["SETS", "Dataset", "PatientSets", "Published", "SetName", "leave_in_files", "read", "split_among"]

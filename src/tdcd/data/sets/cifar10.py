@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tdcd.data.arrays import Array
-from tdcd.data.features import Strips
+from tdcd.data.features import Index, Strips
 from tdcd.data.sets.base import Dataset, Published
 from tdcd.data.sets.files import check_size, found_in, text_of
 from tdcd.errors import DataError
@@ -36,11 +36,22 @@ def _read(directory: Path) -> Dataset:
                     records = np.fromfile(file, dtype=np.uint8, count=PIECE * RECORD).reshape(PIECE, RECORD)
                     yield records[:, 1:].reshape(PIECE, 3, 32, 32)
 
+    def some(rows: Array, index: Index) -> Array:
+        out = np.empty((len(rows), *np.broadcast_to(0, (3, 32, 32))[index].shape), np.uint8)
+        for number, path in enumerate(paths):
+            here = np.flatnonzero(rows // IMAGES == number)
+            if len(here):
+                records = np.memmap(path, dtype=np.uint8, mode="r", shape=(IMAGES, RECORD))
+                images = records[rows[here] - number * IMAGES, 1:].reshape(-1, 3, 32, 32)
+                out[here] = images[:, *index]
+        return out
+
     return Dataset(
         ids=np.arange(len(labels)),
         labels=labels,
         shape=(3, 32, 32),
         pieces=pieces,
+        some=some,
         testing=np.arange(len(labels)) >= 5 * IMAGES,
         classes=CLASSES,
         offset=255 * np.array([0.4914, 0.4822, 0.4465]).reshape(3, 1, 1),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tdcd.data.arrays import Array
-from tdcd.data.features import Views
+from tdcd.data.features import Index, Views
 from tdcd.data.sets.base import Dataset, Published
 from tdcd.data.sets.files import folders
 from tdcd.errors import DataError, join_names
@@ -54,11 +54,18 @@ def _read(directory: Path, pixels: int | None = None) -> Dataset:
         for shape in shapes:
             yield np.stack([_pixels(view, mode, size, side) for view in shape.views])[np.newaxis]
 
+    def some(rows: Array, index: Index) -> Array:
+        (view,) = index  # silos share twelve pictures in no other way
+        if not isinstance(view, int):
+            raise TypeError(f"a silo takes {index} of every shape")
+        return np.stack([_pixels(shapes[row].views[view], mode, size, side) for row in rows])
+
     return Dataset(
         ids=np.array([shape.name for shape in shapes]),
         labels=np.array(labels),
         shape=(VIEWS, 1 if mode == "L" else 3, side[1], side[0]),
         pieces=pieces,
+        some=some,
         testing=np.array(testing),
         classes=tuple(classes),
         standardise=np.ones(1 if mode == "L" else 3, dtype=bool),
