@@ -56,7 +56,7 @@ def test_the_page_is_whole_and_needs_no_network(run: Path) -> None:
     page = (run / "report.html").read_text()
     outline = Outline(page)
     assert outline.open == []
-    assert outline.tags.count("svg") == 3
+    assert outline.tags.count("svg") == 6
     assert "script" not in outline.tags
     assert not re.search(r"(src|href)=\"(https?:)?//", page)
     assert {"finished", "federation", "left alone", "right alone", "test accuracy", "training.local_steps"} <= set(
@@ -114,13 +114,13 @@ def test_a_deployment_is_not_a_run(tmp_path: Path) -> None:
         (tmp_path / "loans" / silo).mkdir(parents=True)
         (tmp_path / "loans" / silo / "hub.toml").touch()
     (tmp_path / "loans" / "job.toml").touch()
-    for use in (tdcd.write_report, tdcd.load_run):
+    for use in (tdcd.write_report, tdcd.load_model):
         with pytest.raises(
             tdcd.RunError, match=r"loans is a deployment, not a run: every hub has a run of its own"
         ) as error:
             use(tmp_path / "loans")
         assert str(tmp_path / "loans" / "bank" / "run") in str(error.value)
-        assert f"tdcd train {tmp_path / 'loans' / 'job.toml'}" in str(error.value)
+        assert f"tdcd assemble {tmp_path / 'loans'} --out MODEL" in str(error.value)
 
 
 def test_what_is_not_a_run(run: Path, tmp_path: Path) -> None:
@@ -163,4 +163,4 @@ def test_any_topology_is_drawn_inside_its_frame(silos: int, clients: int) -> Non
 def test_it_fits_a_phone_and_a_desk_in_a_browser(run: Path, tmp_path: Path, width: int) -> None:
     result = drawn_in_a_browser((run / "report.html").read_text(), tmp_path, width)
     assert result["width"] <= width, "the page scrolls sideways"
-    assert result["drawn"] == 3
+    assert result["drawn"] == 6

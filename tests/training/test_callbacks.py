@@ -337,7 +337,7 @@ def test_gradients_that_a_silo_receives_can_be_recorded(sharing: Any) -> None:
     )
     expected = torch.sigmoid(scores) - torch.from_numpy(Y[batch]).float().unsqueeze(1)
     assert torch.allclose(recorder.first[batch].float(), expected, atol=1e-5)
-    with pytest.raises(tdcd.JobError, match="the oracle does not record logit gradients"):
+    with pytest.raises(tdcd.JobError, match='engine: "oracle" does not record logit gradients; use engine = "local"'):
         train(GradientRecorder("b", 40), labels=labels, engine="oracle")
     with pytest.raises(tdcd.JobError, match="GradientRecorder: 'bb' is no silo; did you mean 'b'"):
         train(GradientRecorder("bb", 40), labels=labels)

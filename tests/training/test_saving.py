@@ -54,11 +54,11 @@ def test_a_saved_result_predicts_the_same(tmp_path: Path, precision: str) -> Non
 
 def test_a_run_from_python_is_loaded_as_one_of_a_job(tmp_path: Path) -> None:
     result = train(directory=tmp_path / "run")
-    run = tdcd.load_run(tmp_path / "run", {"b": Words()})
+    run = tdcd.load_model(tmp_path / "run", {"b": Words()})
     assert torch.equal(run.result.scores(X), result.scores(X))
     assert run.job is None
-    assert run.ended == "finished after 6 of 6 rounds"
-    assert repr(run).startswith(f"Run {tmp_path / 'run'}, finished")
+    assert run.origin == "finished after 6 of 6 rounds"
+    assert repr(run).startswith(f"Model {tmp_path / 'run'}, finished")
     with pytest.raises(tdcd.DataError, match="it was trained on arrays from Python"):
         run.predict_tables({"a": ["a.csv"]})
     with pytest.raises(tdcd.DataError, match=r"from Python, call result.evaluate\(samples\)"):
@@ -76,7 +76,9 @@ def test_a_loss_of_ones_own_is_called_where_it_is_allowed(tmp_path: Path, monkey
         with pytest.raises(tdcd.RunError, match=why):
             tdcd.Result.load(path, {"b": Words()})
         assert torch.equal(tdcd.Result.load(path, {"b": Words()}, ["saved_losses"]).predict(X), result.predict(X))
-    assert torch.equal(tdcd.load_run(path, {"b": Words()}, imports="saved_losses").result.predict(X), result.predict(X))
+    assert torch.equal(
+        tdcd.load_model(path, {"b": Words()}, imports="saved_losses").result.predict(X), result.predict(X)
+    )
 
 
 def test_a_module_must_be_given(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_a_saved_result_is_not_replaced_and_damage_is_noticed(tmp_path: Path) ->
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(tdcd.RunError, match=r"a\.safetensors: it is no longer what the run wrote"):
+    with pytest.raises(
+        tdcd.RunError, match=r"a\.safetensors: it is no longer what was written; put it back, or train again"
+    ):
         tdcd.Result.load(tmp_path, {"b": Words()})
     with pytest.raises(tdcd.RunError, match="no such directory"):
         tdcd.Result.load(tmp_path / "elsewhere")

@@ -17,6 +17,7 @@ from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.lines import Line
 from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import has_ledger, times, traffic_by_round
+from tdcd.reports.quality import quality_pictures
 from tdcd.reports.remarks import remarks
 from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import PLUS_MINUS, WAYS, Table, about, duration, format_setting, mean, number, size, time
@@ -58,7 +59,8 @@ def write_run_extras(run: RunRecord, metric: str | None = None) -> None:
     sent = traffic_by_round(run) if has_ledger(run) else []
     ledger = {"round": range(1, len(sent) + 1), **{way: [getattr(one, way) for one in sent] for way in WAYS}}
     history = evaluation_frame({"": run}).select(pl.exclude(*HIDDEN, "status", "seed"))
-    drawn = [(picture, picture.svg()) for picture in pictures(run, metric)]
+    figures = [*pictures(run, metric), *(quality_pictures(run.quality) if run.quality else ())]
+    drawn = [(picture, picture.svg()) for picture in figures]
     write_extras(run.path, drawn, {"history": history, "traffic": pl.DataFrame(ledger)})
 
 

@@ -47,8 +47,8 @@ class Curve:
     """The band around it, where several runs make one line."""
     colour: int | str | None = None
     """Which of the colours, or one of its own; default: its place among the curves."""
-    kind: Literal["main", "thin", "level"] = "main"
-    """"thin" stands back; "level" is one height, whatever x."""
+    kind: Literal["main", "dots", "thin", "level"] = "main"
+    """"dots" marks each point; "thin" stands back; "level" is one height, whatever x."""
     partial: Sequence[int] = ()
     """Places of points that were measured on some of the rows only: they are drawn hollow."""
 
@@ -106,6 +106,8 @@ class Picture(Drawing):
     logarithmic: Literal["", "y", "xy"] = ""
     limit: float | None = None
     """Where x ends, if some curves go much further than others."""
+    axes: Literal["counts", "shares", "values"] = "counts"
+    """Whether x is counted, or both x and y are shares, from 0 to 1, or x is any number."""
 
     @property
     def summary(self) -> str:
@@ -132,9 +134,9 @@ class Picture(Drawing):
                 curve.x,
                 curve.y,
                 color=colour,
-                linestyle=style if curve.kind == "main" else (0, (1, 1)),
-                linewidth=2.0 if curve.kind == "main" else 1.1,
-                marker="o" if len(curve.x) == 1 else None,
+                linestyle=(0, (1, 1)) if curve.kind == "thin" else style,
+                linewidth=1.1 if curve.kind == "thin" else 2.0,
+                marker="o" if len(curve.x) == 1 or curve.kind == "dots" else None,
             )
             hollow = [(curve.x[place], curve.y[place]) for place in curve.partial]
             if hollow:
@@ -150,11 +152,14 @@ class Picture(Drawing):
         if "x" in self.logarithmic:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-        else:
+        elif self.axes == "counts":
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
             if self.limit:
                 axes.set_xlim(right=self.limit, left=-0.02 * self.limit)
+        if self.axes == "shares":
+            axes.set_xlim(-0.01, 1.01)
+            axes.set_ylim(-0.01, 1.03)
         if len(self.curves) > 1:
             longest = max(len(curve.label) for curve in self.curves)
             if longest > 24 or len(self.curves) > 8:  # no room among the curves

@@ -15,7 +15,9 @@ from tdcd.errors import RunError, join_names, nearest
 from tdcd.files import flat, write_atomically
 from tdcd.reports.figures import Curve, Picture
 from tdcd.reports.frame import LOSS, Measure, evaluation_frame
+from tdcd.reports.importance import importance_view
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
+from tdcd.reports.quality import quality_view
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import (
     WAYS,
@@ -30,6 +32,7 @@ from tdcd.reports.words import (
     speak,
     time,
 )
+from tdcd.runs.quality import QualityRecord
 from tdcd.runs.reader import RunRecord, read_run
 from tdcd.runs.records import PARTS, SiloRecord
 
@@ -57,6 +60,18 @@ def write_report(
     return page
 
 
+def write_evaluation(record: QualityRecord, path: Path, title: str, of: str) -> None:
+    """Write how good a model is on labelled samples as one HTML page.
+
+    Args:
+        record: What was measured.
+        path: Where.
+        title: Of the page.
+        of: The model, in words.
+    """
+    write_atomically(path, fill("evaluation.html", title=title, of=of, quality=quality_view(record)))
+
+
 def forget_extras(directory: Path) -> None:
     """Remove figures and tables that were drawn before: they may be of other rounds or costs."""
     for file in (directory / "report").glob("*"):
@@ -76,9 +91,13 @@ def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: C
         cards=list(_cards(run, metric)),
         figures=[Markup(picture.svg()) for picture in pictures(run, metric)],  # noqa: S704
         results=_results(runs, metric),
+        quality=quality_view(run.quality) if run.quality else None,
+        importance=importance_view(run.importance) if run.importance else None,
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
         partial=_partial(run),
+        cluster=run.outcome.cluster if run.outcome else None,
+        nodes=_nodes(run),
         hidden=bool(run.history) and not run.history[-1].train,
         settings=[(key, format_setting(value)) for key, value in flat(run.job)],
         **who(run),
@@ -225,6 +244,18 @@ def _privacy(run: RunRecord, t_comm: Sequence[float], costs: Costs) -> Table:
         spent = [time(times(run, costs.at(t), sharing)[-1]) for t in t_comm]
         rows.append((f"{sharing} (this run)" if sharing == run.sharing else sharing, [*sent, *spent]))
     return _prices(t_comm), rows
+
+
+def _nodes(run: RunRecord) -> Table:
+    """Return the table of the cluster's nodes, if one computed the last session."""
+    usage = run.outcome.cluster if run.outcome else None
+    if usage is None or not usage.rounds:
+        return [], []
+    rows = [
+        (node.name, [str(node.cores), str(node.bundles), str(node.hubs), duration(node.seconds), f"{share:.0%}"])
+        for node, share in ((node, usage.share(node)) for node in usage.nodes)
+    ]
+    return ["cores", "bundles of clients", "hubs", "computed", "busy"], rows
 
 
 def _silo(silo: SiloRecord) -> dict[str, str]:

@@ -8,8 +8,23 @@ from typing import Any
 from tdcd.core.objectives import OBJECTIVES
 from tdcd.runs.reader import RunRecord
 
-LABELS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "top5": "top-5 accuracy", "mse": "mean squared error",
-          "r2": "R²"}  # fmt: skip
+LABELS = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "auprc_error": "error of AUPRC",
+    "f1": "F1",
+    "top5": "top-5 accuracy",
+    "mse": "mean squared error",
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "rmse": "RMSE",
+    "gini": "Gini",
+    "ks": "KS",
+    "brier": "Brier score",
+    "brier_of_share": "Brier score of the mean",
+    "calibration_error": "calibration error",
+    "confidence_error": "calibration error",
+}
 PREFERRED = {
     "cross-entropy": "accuracy",
     "binary-cross-entropy": "auroc",

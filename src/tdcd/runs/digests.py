@@ -88,7 +88,7 @@ def digest_file(path: Path) -> str:
         raise DamagedError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def check_files(root: Path, digests: Mapping[str, str]) -> None:
+def check_files(root: Path, digests: Mapping[str, str], advice: str = "train again") -> None:
     """Check that files below a directory are what they were.
 
     Raises:
@@ -97,4 +97,4 @@ def check_files(root: Path, digests: Mapping[str, str]) -> None:
     """
     for name, digest in digests.items():
         if digest_file(root / name) != digest:
-            raise DamagedError(f"{root / name}: it is no longer what the run wrote; put it back, or train again")
+            raise DamagedError(f"{root / name}: it is no longer what was written; put it back, or {advice}")

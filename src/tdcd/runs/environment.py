@@ -36,7 +36,7 @@ def describe_session(inputs: Mapping[str, str] | None = None, *, compiled: bool 
         import_path=tuple(place for place in sys.path if place),
         code={str(root): commit for root in _repositories() if (commit := _commit(root))},
         python=platform.python_version(),
-        packages=_packages(),
+        packages=installed_packages(),
         compiler=_compiler() if compiled else "",
         system=platform.platform(),
         processor=processor(),
@@ -48,7 +48,7 @@ def describe_session(inputs: Mapping[str, str] | None = None, *, compiled: bool 
 
 
 @cache
-def _packages() -> dict[str, str]:
+def installed_packages() -> dict[str, str]:
     """Return the versions of tdcd and of the packages that it uses, as far as they are installed."""
     wanted = [re.split(r"[^\w.-]", line)[0] for line in requires("tdcd") or () if "extra == 'dev'" not in line]
     result = {}

@@ -10,6 +10,8 @@ earlier.safetensors      the checkpoint before that
 best-ROUND.safetensors   all blocks of the lowest validation loss, with select = "best"
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
+quality.json             how good the weights that it ends with are on held-out samples: curves, thresholds, each client
+importance.json          how much columns and silos matter to them, if that was measured
 result.json              how it ended
 report.html              all of it to look at
 
@@ -35,9 +37,14 @@ EARLIER = "earlier.safetensors"
 BEST = "best-{}.safetensors"
 BLOCKS = "blocks"
 PREPARATION = "preparation"
+QUALITY = "quality.json"
+IMPORTANCE = "importance.json"
 RESULT = "result.json"
 LOCK = ".lock"
+MARKER = ".cluster"
+"""By which nodes of a cluster tell that they share a sweep's directory, while it is under way."""
 SWEEP = "sweep.json"
+EXPORT = "export.json"
 
 FEDERATED = "federation"
 """The variant of a job that is the job itself; others are the baselines "central", "one-tier" and "SILO alone"."""
@@ -86,8 +93,8 @@ def check_run(path: Path) -> None:
     if runs := hub_runs(path):
         raise RunError(
             f"{path} is a deployment, not a run: every hub has a run of its own, with the weights of its silo only "
-            f"({join_names(runs)}). tdcd report takes one of these; predictions need all silos' weights in one run, as "
-            f"tdcd train {quote(str(path / JOB))} makes it"
+            f"({join_names(runs)}). tdcd report takes one of these; predictions need all silos' weights, as one model: "
+            f"tdcd assemble {quote(str(path))} --out MODEL"
         )
     if holds_job_only(path):
         raise RunError(
@@ -102,6 +109,10 @@ def check_run(path: Path) -> None:
         raise RunError(f"{path} is a file; name the directory of a run")
     if holds_sweep(path):
         raise RunError(f"{path} is a sweep, not a run; its runs are in {path / 'runs'}")
+    if (path / EXPORT).exists():
+        raise RunError(
+            f"{path} is an export for other programs; tdcd predicts from the model or run that it was made of"
+        )
     inside = sorted(result.parent.name for result in path.glob(f"*/{JOB}"))
     hint = f"; there are runs in it, such as {path / inside[0]}" if inside else ""
     raise RunError(f"{path} is not a run: it has no {JOB}{hint}")

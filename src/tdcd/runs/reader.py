@@ -13,7 +13,20 @@ from tdcd.core.script import Sharing
 from tdcd.errors import DamagedError, RunError
 from tdcd.runs.digests import check_content
 from tdcd.runs.history import History
-from tdcd.runs.layout import ENVIRONMENT, FEDERATED, FEDERATION, HISTORY, RESULT, ROSTERS, SWEEP, variant_directory
+from tdcd.runs.importance import Importances
+from tdcd.runs.layout import (
+    ENVIRONMENT,
+    FEDERATED,
+    FEDERATION,
+    HISTORY,
+    IMPORTANCE,
+    QUALITY,
+    RESULT,
+    ROSTERS,
+    SWEEP,
+    variant_directory,
+)
+from tdcd.runs.quality import QualityRecord
 from tdcd.runs.records import (
     Evaluation,
     FederationRecord,
@@ -44,6 +57,10 @@ class RunRecord:
     """None while the run is under way."""
     baselines: Mapping[str, "RunRecord"]
     """Runs to compare with: "central", "one-tier", "SILO alone"."""
+    quality: QualityRecord | None = None
+    """How good its weights are on held-out samples; none while it is under way, and at hubs."""
+    importance: Importances | None = None
+    """How much columns and silos matter, if that was measured."""
 
     @property
     def status(self) -> str:
@@ -106,6 +123,8 @@ def read_run(path: Path | str, variant: str | None = None) -> RunRecord:
             for name, place in places.items()
             if federation.variant == FEDERATED and (place / FEDERATION).exists()
         },
+        quality=read_quality(path),
+        importance=read_importance(path),
     )
 
 
@@ -116,6 +135,24 @@ def read_outcome(path: Path) -> Outcome | None:
         RunError: the file is damaged.
     """
     return read_record(path / RESULT, Outcome) if (path / RESULT).exists() else None
+
+
+def read_quality(path: Path) -> QualityRecord | None:
+    """Read how good the weights of a run are on held-out samples; nothing if it has not ended, or had no such samples.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return read_record(path / QUALITY, QualityRecord) if (path / QUALITY).exists() else None
+
+
+def read_importance(path: Path) -> Importances | None:
+    """Read how much columns and silos matter to a run's model; nothing if that was not measured.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return read_record(path / IMPORTANCE, Importances) if (path / IMPORTANCE).exists() else None
 
 
 def read_sessions(path: Path) -> list[Session]:

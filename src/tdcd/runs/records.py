@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
 from tdcd.core.rows import Rows
+from tdcd.core.usage import ClusterUsage
 from tdcd.errors import DamagedError, RunError
 from tdcd.files import write_atomically
 from tdcd.runs.digests import seal, unseal
@@ -102,6 +103,8 @@ class Outcome:
     """Digests of the files that predictions rest on, by their names in the directory."""
     stopped: str = ""
     """Which callback ended it before its last round, and why."""
+    cluster: ClusterUsage | None = None
+    """What computed the session's rounds, if that was a cluster."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,11 @@ def write_record(path: Path, record: Any) -> None:
     """Write a record, or a list of them, as indented JSON, atomically."""
     value = [seal(asdict(one)) for one in record] if isinstance(record, list) else seal(asdict(record))
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def pack_record(record: Any) -> bytes:
+    """Return a record as ``parse_record`` reads it."""
+    return json.dumps(seal(asdict(record))).encode()
 
 
 def history_line(evaluation: Evaluation) -> str:

@@ -30,15 +30,18 @@ from tdcd.runs.layout import (
     ENVIRONMENT,
     FEDERATION,
     HISTORY,
+    IMPORTANCE,
     JOB,
     LOCK,
     PREPARATION,
+    QUALITY,
     RESULT,
     ROSTERS,
     check_no_run,
     holds_run,
     preparation_file,
 )
+from tdcd.runs.quality import QualityRecord
 from tdcd.runs.reader import read_history, read_outcome, read_sessions
 from tdcd.runs.records import Evaluation, FederationRecord, Outcome, history_line, read_record, write_record
 from tdcd.runs.stored_job import differences, refuse_another, stored_job, without_rounds
@@ -180,7 +183,8 @@ class RunDirectory:
         """Write down a session that now begins, what it is given, and the history that it goes on with."""
         before = read_sessions(self.path) if holds_run(self.path) else []
         changed = not before or bool(differences(stored_job(self.path), self._job))  # it may be given more rounds
-        (self.path / RESULT).unlink(missing_ok=True)  # once all that could be damaged was read
+        for name in (RESULT, QUALITY, IMPORTANCE):  # once all that could be damaged was read
+            (self.path / name).unlink(missing_ok=True)
         compiled = any(silo.compute.startswith("kernel") for silo in federation.silos)
         write_record(self.path / ENVIRONMENT, [*before, describe_session(inputs, compiled=compiled)])
         write_record(self.path / FEDERATION, replace(federation, run=self.run))
@@ -288,6 +292,10 @@ class RunDirectory:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{file}: not a checkpoint of tdcd ({error})") from error
 
+    def save_quality(self, record: QualityRecord) -> None:
+        """Write how good the weights are that the run ends with."""
+        write_record(self.path / QUALITY, record)
+
     def finished(self, rounds: int) -> bool:
         """Tell whether a training of so many rounds has ended here and, as far as is known, everywhere."""
         outcome = read_outcome(self.path)
@@ -296,7 +304,7 @@ class RunDirectory:
     def finish(self, outcome: Outcome, blocks: Blocks) -> None:
         """Write every hub's block and how the run ended, with digests of what predictions rest on."""
         save_blocks(self.path / BLOCKS, blocks, self.run)
-        files = [self.path / name for name in (JOB, FEDERATION, HISTORY, ROSTERS)]
+        files = [self.path / name for name in (JOB, FEDERATION, HISTORY, ROSTERS, QUALITY)]
         files += sorted([*(self.path / BLOCKS).glob("*.safetensors"), *(self.path / PREPARATION).glob("*.json")])
         digests = {str(file.relative_to(self.path)): digest_file(file) for file in files if file.exists()}
         write_record(self.path / RESULT, replace(outcome, files=digests))

@@ -24,6 +24,10 @@ def stored_job(path: Path) -> dict[str, Any]:
         raise RunError(f"{path / JOB}: damaged: {error}") from error
 
 
+WHERE = ("address", "workers")
+"""Settings that change no number: a run may go on elsewhere."""
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Name every setting that differs: ``training.rate: 0.1 there, 0.2 here``."""
     before, after = dict(flat(old)), dict(flat(new))
@@ -42,7 +46,7 @@ def has_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 def without_rounds(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a job, flat, without the number of rounds where it changes nothing of the rounds."""
-    settings = dict(flat(job))
+    settings = {key: value for key, value in flat(job) if key not in WHERE}
     if settings.get("training.schedule.kind") in ("constant", "step"):
         settings.pop("training.rounds", None)
     return settings
@@ -50,6 +54,7 @@ def without_rounds(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_another(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Refuse to go on with a run of another job, unless it is the same with more rounds."""
+    old, new = ({key: value for key, value in job.items() if key not in WHERE} for job in (old, new))
     changed = differences(old, new)
     if changed and not has_more_rounds(old, new):
         raise RunError(

@@ -16,12 +16,13 @@ from tdcd.core.state import SiloState
 from tdcd.data.arrays import describe_value
 from tdcd.data.holdout import Part
 from tdcd.engines.base import Engine, Measurement, RewoundError, Verdict
-from tdcd.errors import AbsentError, DeploymentError, DivergedError, JobError, RunError, join_names
+from tdcd.errors import AbsentError, ClusterError, DeploymentError, DivergedError, JobError, RunError, join_names
 from tdcd.runs.layout import BEST, CHECKPOINT
 from tdcd.runs.records import Evaluation, FederationRecord, Outcome
 from tdcd.runs.store import Checkpoint, RunDirectory, Selected
 from tdcd.training.callbacks import Callback, EarlyStopping, FinishedRound, Start, Stop
 from tdcd.training.callbacks.early_stopping import stalled
+from tdcd.training.quality.held_out import record_held_out
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
 from tdcd.training.simulation import Simulation
@@ -147,7 +148,7 @@ class Loop:
     def _run(self) -> None:
         try:
             confirmed = self._train()
-        except (KeyboardInterrupt, DeploymentError):
+        except (KeyboardInterrupt, ClusterError, DeploymentError):
             self._interrupt()
             raise
         except DivergedError:
@@ -373,8 +374,11 @@ class Loop:
             evaluated=evaluated[-1] if evaluated else None,
             files={},
             stopped=self._stopped,
+            cluster=self.simulation.engine.usage if self.simulation else None,
         )
         if self.directory:
+            if status == "finished" and self.simulation:
+                record_held_out(self.simulation, blocks, selected, self.directory, self._note)
             self.directory.finish(self.outcome, blocks)
 
     def _kept(self) -> str:

@@ -5,14 +5,14 @@ from torch import Tensor
 
 from tdcd.core.objectives import Objective
 from tdcd.core.objectives.classification import Classification
-from tdcd.training.tally import measured, ranks, tally
+from tdcd.training.tally import areas_of, measured, ranks, tally
 
 
 def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the loss and the metrics of scores (M, E) against prepared labels.
 
     They are made of the sums that clients whose labels are private send; only the area under the precision-recall curve
-    needs the rows themselves.
+    needs the rows themselves to be exact.
     """
     scores, labels = scores.cpu(), labels.cpu()
     ranked = ranks(objective, scores)
@@ -23,6 +23,12 @@ def measure(objective: Objective, scores: Tensor, labels: Tensor) -> dict[str, f
         areas = [_average_precision(rank, labels == k) for k, rank in zip(classes, ranked.unbind(1), strict=True)]
         result["auprc"] = float(torch.stack(areas).mean())
     return result
+
+
+def class_areas(objective: Objective, scores: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """Return the area under the ROC curve of each class against all others, where there are several with rows."""
+    scores, labels = scores.cpu(), labels.cpu()
+    return areas_of(objective, tally(objective, scores, labels, ranks(objective, scores)))
 
 
 def _average_precision(ranked: Tensor, positive: Tensor) -> Tensor:

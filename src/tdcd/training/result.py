@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ from tdcd.core.streams import borrow_stream
 from tdcd.core.task import sum_embeddings
 from tdcd.data.arrays import Data, describe_value, fingerprint
 from tdcd.data.frames import Columns
-from tdcd.data.samples import Samples, to_rows
+from tdcd.data.samples import Samples, check_by_silo, to_rows
+from tdcd.data.sources import RowSource
 from tdcd.errors import DataError, JobError, ModelError, RunError, join_names, nearest
 from tdcd.models import Imported, ModelSpec
 from tdcd.models.spec import read_model
@@ -33,6 +35,19 @@ from tdcd.summary import Summary
 from tdcd.training.metrics import measure
 from tdcd.training.settings import Settings
 from tdcd.training.setup import build_network, fit_blocks, starting_blocks
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is on disk of a trained federation, verified."""
+
+    path: Path
+    training: Mapping[str, Any]
+    """The settings, as in the job file."""
+    description: FederationRecord
+    blocks: Blocks
+    selected: int
+    history: History
 
 
 @dataclass(frozen=True)
@@ -74,38 +89,42 @@ class Result:
         """Return each silo's network as an ordinary module with its trained weights, in evaluation mode."""
         return {silo: network.with_weights(self.blocks[silo]) for silo, network in self.networks.items()}
 
-    def scores(self, features: Mapping[str, Data]) -> Tensor:
+    def scores(self, features: Mapping[str, Data | RowSource]) -> Tensor:
         """Return the summed embeddings (M, E) of new samples; row i of every silo is the same sample."""
-        if not isinstance(features, Mapping):
-            raise DataError(
-                f'features: rows by the silos\' names are wanted, {{"bank": rows, …}}, not {describe_value(features)}'
-            )
+        check_by_silo(features, "features")
         missing = sorted(set(self.networks) - set(features))
         if missing:
             raise DataError(f"predicting needs the features of every silo; missing: {join_names(missing)}")
-        types = {silo.name: _dtype(silo.row_type) for silo in self.description.silos}
         given, _ = to_rows({silo: features[silo] for silo in self.networks}, "", columns=self.columns)
-        tensors = {silo: rows.to(types[silo]) for silo, rows in given.items()}
-        rows = {silo: len(x) for silo, x in tensors.items()}
-        if len(set(rows.values())) > 1:
-            raise DataError(f"the silos have different numbers of rows: {rows}")
+        counts = {silo: len(rows) for silo, rows in given.items()}
+        if len(set(counts.values())) > 1:
+            raise DataError(f"the silos have different numbers of rows: {counts}")
         record = {}
         for silo, network in self.networks.items():
             with borrow_stream(network.device):
-                record[silo] = embed_whole(silo, network, self.blocks[silo], tensors[silo].to(network.device))
-        return sum_embeddings(record).cpu()
+                record[silo] = self.embed(silo, given[silo])
+        return sum_embeddings(record)
 
-    def predict(self, features: Mapping[str, Data]) -> Tensor:
+    def embed(self, silo: str, rows: Tensor) -> Tensor:
+        """Return one silo's embeddings (M, E) of prepared rows, brought to the type that it was trained on.
+
+        A caller whose modules may draw borrows the random stream.
+        """
+        network, record = self.networks[silo], next(one for one in self.description.silos if one.name == silo)
+        given = rows.to(dtype_of(record.row_type)).to(network.device)
+        return embed_whole(silo, network, self.blocks[silo], given).cpu()
+
+    def predict(self, features: Mapping[str, Data | RowSource]) -> Tensor:
         """Return the predicted classes (M,), or values (M, E) for a regression."""
         return self.objective.predictions(self.scores(features))
 
-    def probabilities(self, features: Mapping[str, Data]) -> Tensor:
+    def probabilities(self, features: Mapping[str, Data | RowSource]) -> Tensor:
         """Return probabilities: (M, classes), or (M,) of the positive class."""
         return self.objective.probabilities(self.scores(features))
 
     def evaluate(self, samples: Samples) -> dict[str, float]:
         """Return the loss and the metrics on labelled samples."""
-        samples = samples.arrange(self.columns, "samples")
+        samples = samples.arrange(self.columns, "samples").loaded()
         result = self.scores(samples.features)
         labels = self.objective.prepare(samples.labels, result.shape[1], self.settings.dtype)
         return measure(self.objective, result, labels)
@@ -154,20 +173,40 @@ class Result:
             RunError: it is no run, has not ended, is damaged, or names code that is not allowed.
             ModelError: a module is missing, or another one than was trained.
         """
-        path, given = Path(directory), models or {}
+        path = Path(directory)
         check_run(path)
         description = read_record(path / FEDERATION, FederationRecord)
-        silos = {silo.name: silo for silo in description.silos}
         if description.peers:
+            silos = [silo.name for silo in description.silos]
             raise RunError(
                 f"{path}: it is the run of one hub, of silo {join_names(silos)}, and predictions need the weights of "
-                f"silo {join_names(description.peers)} too, which are at their own hubs. Where all data may be in one "
-                "place, train the job there with tdcd train, and predict from that run"
+                f"silo {join_names(description.peers)} too. Where these may be in one place, make a model of the runs "
+                f"of all hubs: tdcd assemble {quote(str(path))} OTHER-RUNS --out MODEL. Where they may not, predict "
+                "across sites: docs/deployment.md"
             )
         outcome = read_outcome(path)
         if outcome is None:
             raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
         check_files(path, outcome.files)
+        training, history = stored_job(path)["training"], History(read_history(path))
+        recorded = Recorded(path, training, description, load_blocks(path), outcome.selected, history)
+        return cls.rebuild(recorded, models, imports)
+
+    @classmethod
+    def rebuild(
+        cls,
+        recorded: "Recorded",
+        models: Mapping[str, ModelSpec | nn.Module] | None = None,
+        imports: Container[str] = (),
+    ) -> "Result":
+        """Build the networks of what was recorded, and give them its weights. See ``load``.
+
+        Raises:
+            RunError: the weights do not fit, or it names code that is not allowed.
+            ModelError: a module is missing, or another one than was trained.
+        """
+        path, description, given = recorded.path, recorded.description, models or {}
+        silos = {silo.name: silo for silo in description.silos}
         stored = {name: read_model(silo.model) for name, silo in silos.items() if silo.model}
         for name in given:
             if name not in silos:
@@ -177,7 +216,7 @@ class Result:
                     f"{path}: a model is given for silo '{name}', whose network is recorded, {silos[name].network}; "
                     "leave it out"
                 )
-        settings = Settings(**stored_job(path)["training"])
+        settings = Settings(**recorded.training)
         own = {name: model for name, model in stored.items() if isinstance(model, Imported) and name not in given}
         named = {f"model of silo '{name}'": model.kind for name, model in own.items()}
         check_allowed(path, named | {what: kind for what, kind in settings.imports.items() if what == "loss"}, imports)
@@ -193,8 +232,8 @@ class Result:
             model = given[name] if name in given else stored[name]
             networks[name] = build_network(name, model, silo.row_shape, description.embedding, settings)
         initial = starting_blocks(networks, None, [name for name in silos if name not in networks])
-        blocks = fit_blocks(load_blocks(path), initial, str(path / BLOCKS))
-        return cls(settings, networks, blocks, outcome.selected, History(read_history(path)), description)
+        blocks = fit_blocks(recorded.blocks, initial, str(path / BLOCKS))
+        return cls(settings, networks, blocks, recorded.selected, recorded.history, description)
 
     def _summary(self) -> Summary:
         parts = [part for part in PARTS if self.kept.measures(part)]
@@ -228,7 +267,7 @@ def check_allowed(path: Path, named: Mapping[str, str], imports: Container[str])
         )
 
 
-def _dtype(name: str) -> torch.dtype:
+def dtype_of(name: str) -> torch.dtype:
     """Return torch's type of some name.
 
     Raises:

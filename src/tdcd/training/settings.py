@@ -15,6 +15,7 @@ from tdcd.core.local_steps import LocalSteps
 from tdcd.core.objectives import OBJECTIVES, Objective
 from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
 from tdcd.core.sampling import Holders, draw_batch, draw_participants
+from tdcd.core.silo_dropout import SiloDropout
 from tdcd.errors import JobError
 from tdcd.registry import Imported, Registry
 from tdcd.strict import Strict, problems
@@ -76,6 +77,9 @@ class Settings(Strict):
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The part of each silo's clients that is drawn for a round; mini-batches are of rows whose clients take part in
     all silos."""
+    silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The probability that a silo's embedding of a sample is left out of the other silos' sums in a round, so that the
+    model learns to predict without a silo."""
     averaging: Averaging = "uniform"
     """"uniform": every client counts the same, as in the paper. "samples": by its rows in the batch."""
     aggregator: Annotated[Aggregator | Given, BeforeValidator(AGGREGATOR.read), PlainSerializer(AGGREGATOR.write)] = (
@@ -197,6 +201,10 @@ class Settings(Strict):
     def make_aggregator(self) -> Aggregator:
         """Return what a hub makes of its clients' weights; one that is named by an import path is imported."""
         return AGGREGATOR.make(self.aggregator)
+
+    def make_silo_dropout(self) -> SiloDropout:
+        """Return what leaves embeddings out of other silos' sums."""
+        return SiloDropout(self.silo_dropout, self.seed)
 
     @property
     def codecs(self) -> Codecs:

@@ -51,6 +51,8 @@ class Setup:
     """Silos without features: their blocks are empty."""
     own: Mapping[str, Settings] = field(default_factory=dict)
     """The settings of silos that do something in their own way."""
+    silo_dropout: float = 0.0
+    """How likely a silo's embedding is left out of others' sums."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -64,6 +66,8 @@ class Setup:
             result.append(
                 f"participation = {some[0].participation:g} draws all clients of every silo in each round; leave it out"
             )
+        if self.silo_dropout and len(self.tasks) == 1:
+            result.append(f"silo_dropout does nothing: only silo '{min(self.tasks)}' has features; leave it out")
         return tuple(result)
 
     def training(
@@ -81,6 +85,7 @@ class Setup:
             parts={part: samples for part, samples in parts.items() if samples is not None},
             measure=partial(measure, settings.objective),
             codecs=settings.codecs,
+            silo_dropout=settings.make_silo_dropout(),
         )
         if settings.participation == 1:
             return training
@@ -110,6 +115,7 @@ def prepare(
     """
     labels = labels or Labels()
     check_labels(labels, federation)
+    check_silo_dropout(settings, labels)
     own = _own_settings(federation, settings, silos or {})
     chosen = _one_each(models, federation.with_features)
     train = _cast(federation.samples, settings)
@@ -166,7 +172,9 @@ def prepare(
             labels.label_holder, labels.sharing, train.labels, objective, labels.privatizer, settings.seed
         )
     label_only = tuple(silo for silo in federation.silos if silo not in tasks)
-    return Setup(tasks, networks, train, validation, test, width, chosen, private, label_only, own)
+    return Setup(
+        tasks, networks, train, validation, test, width, chosen, private, label_only, own, settings.silo_dropout
+    )
 
 
 def _own_settings(federation: Federation, settings: Settings, silos: Mapping[str, SiloSettings]) -> dict[str, Settings]:
@@ -208,6 +216,19 @@ def check_labels(labels: Labels, federation: Federation) -> None:
             raise DataError(
                 f"silo '{silo}' has no features. If it has the labels, say so: labels = {{ silo = \"{silo}\" }}"
             )
+
+
+def check_silo_dropout(settings: Settings, labels: Labels) -> None:
+    """Check that no embeddings are left out of sums where labels are private.
+
+    Raises:
+        JobError: they would be.
+    """
+    if settings.silo_dropout and labels.private:
+        raise JobError(
+            f'training.silo_dropout goes with shared labels: with labels.sharing = "{labels.sharing}" silo '
+            f"'{labels.silo}' replies to the sum of all embeddings; leave one of the two out"
+        )
 
 
 def starting_blocks(
@@ -300,9 +321,9 @@ def build_network(
 
 def width_of(silo: str, network: Network, rows: Tensor) -> int:
     """Embed two rows to see that the network works; return how wide its embedding is."""
-    some = rows[:2].clone()
+    some = rows.new_zeros(rows[:2].shape, device=network.device) if rows.is_meta else rows[:2].clone()
     try:
-        with torch.no_grad(), borrow_stream(rows.device):
+        with torch.no_grad(), borrow_stream(some.device):
             embedding = network(network.initial(), some, training=False)
     except Exception as error:
         hint = ""
@@ -336,17 +357,17 @@ def _like(train: Samples, part: Samples | None, name: str) -> Samples | None:
                 f"{name} set: rows of silo '{silo}' have shape {tuple(part.features[silo].shape[1:])}, "
                 f"its training rows {tuple(rows.shape[1:])}"
             )
-    return Samples({silo: part.features[silo].to(x.dtype) for silo, x in train.features.items()}, part.labels)
+    return replace(part, features={silo: part.features[silo].to(x.dtype) for silo, x in train.features.items()})
 
 
 def _prepare_labels(samples: Samples, width: int, settings: Settings) -> Samples:
-    return Samples(samples.features, settings.objective.prepare(samples.labels, width, settings.dtype))
+    return replace(samples, labels=settings.objective.prepare(samples.labels, width, settings.dtype))
 
 
 def _cast(samples: Samples, settings: Settings) -> Samples:
     """Bring features to the training's precision; whole numbers (such as tokens) stay what they are."""
     rows = {silo: x.to(settings.dtype) if x.is_floating_point() else x for silo, x in samples.features.items()}
-    return Samples(rows, samples.labels)
+    return replace(samples, features=rows)
 
 
 def device_of(name: str) -> torch.device:

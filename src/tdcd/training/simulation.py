@@ -30,7 +30,7 @@ from tdcd.training.settings import Settings, SiloSettings
 from tdcd.training.setup import Models, device_of, prepare, starting_blocks
 from tdcd.training.state import State, advance, describe_evaluation
 
-EngineName = Literal["local", "oracle"]
+EngineName = Literal["local", "oracle", "ray"]
 
 
 class Simulation:
@@ -60,6 +60,7 @@ class Simulation:
         compute: ComputeName = "auto",
         workers: int | None = None,
         device: str = "cpu",
+        address: str | None = None,
         on_gradients: OnGradients | None = None,
     ) -> None:
         """Check that everything fits together, and choose how it is computed.
@@ -84,12 +85,18 @@ class Simulation:
         if chosen := {name: part for name, part in parts.items() if part is not None}:
             settings = settings.replace(**chosen)
         self.federation, self.settings, self.labels = federation, settings, labels or Labels()
-        self.setup = prepare(federation, models, settings, validation, test, device_of(device), self.labels, silos)
+        here = device_of("cpu" if engine == "ray" else device)  # a cluster's devices and rows are at its nodes
+        if engine != "ray":
+            federation = federation.loaded()
+            validation, test = (part and part.loaded() for part in (validation, test))
+        self.setup = prepare(federation, models, settings, validation, test, here, self.labels, silos)
         self.first = starting_blocks(self.setup.networks, initial, self.setup.label_only)
         """The weights that a training starts from."""
         batch_of = _batches(federation, settings, batches)
         self.training = self.setup.training(settings, federation.rosters, batch_of)
-        self.engine = build_engine(engine, self.training, compute, workers or cores(), on_gradients)
+        self.engine = build_engine(
+            engine, self.training, compute, workers, device=device, address=address, on_gradients=on_gradients
+        )
 
     def init(self) -> State:
         """Return the state before the first round."""
@@ -110,6 +117,10 @@ class Simulation:
         measurement, _ = self.engine.evaluate(state.silos, lambda _: "worse")
         return describe_evaluation(measurement, state, self.settings)
 
+    def close(self) -> None:
+        """Give back what the engine holds elsewhere: on a cluster, memory. No round can be computed after it."""
+        self.engine.close()
+
     def clients(self, state: State) -> Clients:
         """Return each client's loss, gradient norm and drift in the round that begins with a state.
 
@@ -126,6 +137,11 @@ class Simulation:
 
     @cached_property
     def _meter(self) -> ClientMeter:
+        if stored := self.setup.train.stored:
+            raise JobError(
+                f"the numbers of each client are computed in this process, and the rows of silo {join_names(stored)} "
+                'are read at the nodes of a cluster only; use engine = "local"'
+            )
         return ClientMeter(self.training)
 
     @cached_property
@@ -188,17 +204,31 @@ def check_kinds(*arguments: tuple[str, object, type, str, bool]) -> None:
 
 
 def build_engine(
-    name: EngineName, training: Training, compute: ComputeName, workers: int, on_gradients: OnGradients | None = None
+    name: EngineName,
+    training: Training,
+    compute: ComputeName,
+    workers: int | None = None,
+    *,
+    device: str = "cpu",
+    address: str | None = None,
+    on_gradients: OnGradients | None = None,
 ) -> SimulationEngine:
     """Return the engine of that name."""
     for what, word, known in (("engine", name, get_args(EngineName)), ("compute", compute, get_args(ComputeName))):
         if word not in known:
             raise JobError(f"{what}: '{word}' is not known{nearest(str(word), known)}")
+    if address is not None and name != "ray":
+        raise JobError(f'address: a cluster is joined by engine = "ray" only, not by "{name}"')
     if name == "local":
-        return LocalEngine(training, compute, workers, on_gradients)
+        return LocalEngine(training, compute, workers or cores(), on_gradients)
     if on_gradients:
-        raise JobError('engine: the oracle does not record logit gradients; use engine = "local"')
-    return OracleEngine(training)
+        raise JobError(f'engine: "{name}" does not record logit gradients; use engine = "local"')
+    if name == "oracle":
+        return OracleEngine(training)
+    from tdcd.cluster.engine import ClusterEngine
+    from tdcd.cluster.ray_fleet import connect
+
+    return ClusterEngine(training, connect(address), compute, workers, device)
 
 
 def _batches(federation: Federation, settings: Settings, given: Sequence[IDs] | None) -> Callable[[int], Tensor] | None:

@@ -62,6 +62,7 @@ def train(
     compute: ComputeName = "auto",
     workers: int | None = None,
     device: str = "cpu",
+    address: str | None = None,
     directory: Path | str | None = None,
     resume: bool = False,
     job: Mapping[str, Any] | None = None,
@@ -84,10 +85,12 @@ def train(
         test: Held-out samples to judge the outcome by.
         initial: First weights for every silo by name; default: those of the modules, or drawn from the seed.
         batches: The IDs of every round's mini-batch; default: drawn from the seed.
-        engine: "local", or "oracle" for the slow pseudocode.
-        compute: How the local engine computes clients: "auto", "one-step", "kernel", "layers", "stacked", "loop".
-        workers: Threads that may share the work; default: one for each core. The numbers do not depend on it.
+        engine: "local" in this process, "ray" on a cluster of Ray, or "oracle" for the slow pseudocode.
+        compute: How clients are computed: "auto", "one-step", "kernel", "layers", "stacked", "loop".
+        workers: Threads that may share the work, on a cluster at each node; default: one for each core. The numbers do
+            not depend on it.
         device: Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card.
+        address: Of the Ray cluster to join, "HOST:PORT" or "auto"; default: one is started on this machine.
         directory: Where to write history, checkpoints and blocks; default: nowhere.
         resume: Go on with the run in ``directory`` if it has begun.
         job: What to record as the run's job; default: the settings.
@@ -99,6 +102,11 @@ def train(
         KeyboardInterrupt: passed on, after a checkpoint was written.
     """
     _check_arguments(callbacks, settings, validation, directory, resume)
+
+    def tell(note: str) -> None:
+        for callback in callbacks:
+            callback.noted(note)
+
     simulation = Simulation(
         federation,
         models,
@@ -117,16 +125,17 @@ def train(
         compute=compute,
         workers=workers,
         device=device,
+        address=address,
         on_gradients=_listeners(callbacks),
     )
     settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
+    computing.note = tell
     loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
     description = describe_federation(federation, setup, settings, computing, variant)
     try:
         if variant == FEDERATED:  # once: baselines have the same reasons
             for note in (*setup.notes, *computing.notes):
-                for callback in callbacks:
-                    callback.noted(note)
+                tell(note)
         with ExitStack() as stack:
             if directory is not None:
                 given = {"engine": engine, "compute": compute, "device": device}
@@ -146,6 +155,8 @@ def train(
     except BaseException as error:
         loop.end(error)  # before its first round it has not said so
         raise
+    finally:
+        simulation.close()
     return Result(settings, setup.networks, blocks, selected, History(loop.history), description)
 
 

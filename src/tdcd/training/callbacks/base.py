@@ -7,6 +7,7 @@ from functools import cached_property
 from torch import Tensor
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.usage import ClusterUsage
 from tdcd.errors import JobError
 from tdcd.runs.records import Evaluation, Outcome
 from tdcd.training.clients import Clients
@@ -52,6 +53,11 @@ class FinishedRound:
     def number(self) -> int:
         """1, 2, …, R."""
         return self.after.done
+
+    @property
+    def usage(self) -> ClusterUsage | None:
+        """The cluster that computes, and where the time of its rounds went so far; elsewhere nothing."""
+        return self.simulation.engine.usage if self.simulation else None
 
     @cached_property
     def batch(self) -> Tensor:

@@ -9,8 +9,10 @@ from tdcd.training.callbacks.base import Callback, FinishedRound, Start
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as Bars
     from rich.progress import TaskID
+
+    from tdcd.core.usage import ClusterUsage
+    from tdcd.training.callbacks.bars import Bars
 
 WIDE = 120
 """Columns of a terminal that shows everything."""
@@ -44,6 +46,11 @@ class Progress(Callback):
         if self._task is not None:
             speed = per_second(self.speed.at(finished.number))
             self.bars.update(self._task, completed=finished.number, speed=speed)
+        self.show_usage(finished.usage)
+
+    def show_usage(self, usage: "ClusterUsage | None") -> None:
+        """Show below the bars where the time goes on a cluster."""
+        self.bars.footer = f"  {usage.size}: {usage}" if usage else ""
 
     def after_evaluation(self, evaluation: Evaluation) -> None:
         """See Callback."""
@@ -53,6 +60,7 @@ class Progress(Callback):
 
     def ended(self, outcome: Outcome | None) -> None:  # noqa: ARG002
         """See Callback."""
+        self.show_usage(None)
         self.bars.stop()
 
 
@@ -64,12 +72,14 @@ def _bars(console: "Console | None") -> "tuple[Bars, bool]":
     state = random.getstate()
     try:
         from rich import get_console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.table import Column
+
+        from tdcd.training.callbacks.bars import Bars
 
         console = console or get_console()
         wide = console.width >= WIDE
-        bars = Progress(
+        bars = Bars(
             TextColumn("  {task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24 if wide else 8),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
