@@ -12,7 +12,7 @@ help: ## list these targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "tdcd needs Python 3.11 or newer; say which one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[deploy,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[deploy,export,ray,serve,dev]'
 	@touch $@
 
 demo: .venv/installed ## train the demo federation on embedded data and write its report
@@ -35,11 +35,11 @@ sanitize: .venv/installed ## run the kernels' tests under the address sanitizer
 oldest: ## the quick tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv .venv-oldest
 	$(PYTHON) -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	  names = p['dependencies'] + p['optional-dependencies']['deploy']; \
+	  names = p['dependencies'] + p['optional-dependencies']['deploy'] + p['optional-dependencies']['serve']; \
 	  print(*(n.replace('>=', '==') for n in names if not n.startswith('torch')), sep='\n')" > .venv-oldest/constraints.txt
 	grep '^torch' constraints.txt >> .venv-oldest/constraints.txt
 	.venv-oldest/bin/pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt \
-	  --editable '.[deploy,dev]'
+	  --editable '.[deploy,ray,serve,dev]'
 	TDCD_QUICK=1 OMP_NUM_THREADS=1 .venv-oldest/bin/pytest -n $(JOBS) -W default
 
 check: .venv/installed ## style and types only

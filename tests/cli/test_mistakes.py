@@ -268,7 +268,8 @@ SETTINGS = [
     mistake("unknown precision", "train job.toml --set training.precision=float16",
             "training.precision: should be 'float32' or 'float64' (is 'float16')"),
     mistake("unknown device", "train job.toml --device gpu", "device: 'gpu' is not known", '"cuda:1"'),
-    mistake("unknown engine", "train job.toml --engine fast", "engine: should be 'local' or 'oracle' (is 'fast')"),
+    mistake("unknown engine", "train job.toml --engine fast",
+            "engine: should be 'local', 'oracle' or 'ray' (is 'fast')"),
     mistake("all held out", "train job.toml --set data.test_fraction=1", "data.test_fraction: should be less than 1"),
     mistake("percent for a fraction", "train job.toml --set data.test_fraction=20", "data.test_fraction", "(is 20)"),
     mistake("negative deadline in a job", "check job.toml", "deployment.client_deadline: should be greater than 0",
@@ -483,7 +484,7 @@ RUNS = [
     mistake("misspelt metric", "report run --metric accuarcy", "'accuarcy' was not measured", "mean 'accuracy'?"),
     mistake("compare what is not there", "compare run rnu", "rnu: no such directory"),
     mistake("negative latency", "compare run --t-comm -5", "t_comm: should be greater than or equal to 0"),
-    mistake("predict without a silo", "predict run --table bank=north.csv", "needs a table of every silo",
+    mistake("predict without a silo", "predict run --table bank=north.csv", "a table of every silo is needed",
             "there is none for insurer"),
     mistake("predict for no silo", f"predict run {NEW} --table bnak=north.csv", "'bnak' is no silo of run",
             "did you mean 'bank'?"),
@@ -511,8 +512,12 @@ RUNS = [
     mistake("predict from other tables", "predict run", "no longer those that it was trained on",
             "--table SILO=FILE", after=both(train_here, lines("north.csv", lambda rows: rows[:-1]))),
     mistake("predict over a file", f"predict run {NEW} -o all.csv", "all.csv exists already and is left as it is"),
+    mistake("predict to a folder", f"predict run {NEW} --force -o f.csv", "--out f.csv: this is a folder; name a file",
+            after=lambda: Path("f.csv").mkdir()),
+    mistake("evaluate without a silo", "evaluate run --table bank=north.csv", "there is none for insurer: --table "
+            "insurer=FILE."),
     mistake("predict to a spreadsheet", f"predict run {NEW} -o p.xlsx", "--out p.xlsx: name a .csv or a .parquet"),
-    mistake("predict to nowhere", f"predict run {NEW} -o no/p.csv", "no/p.csv: cannot be written"),
+    mistake("predict to nowhere", f"predict run {NEW} -o no/p.csv", "--out no/p.csv: there is no folder no; make it"),
 ]  # fmt: skip
 
 SWEEPS = [

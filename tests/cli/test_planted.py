@@ -152,10 +152,10 @@ def test_a_command_in_a_run(
         assert why in capsys.readouterr().err
     for imports in ((), ["json"], "os.path"):
         with pytest.raises(tdcd.RunError, match=why):
-            tdcd.load_run(forger.run, imports=imports).predict_held_out()
+            tdcd.load_model(forger.run, imports=imports).predict_held_out()
     assert not forger.mark.exists()
     with pytest.raises(tdcd.TdcdError):  # what was named is called, and returns no such thing
-        tdcd.load_run(forger.run, imports=["os"]).predict_held_out()
+        tdcd.load_model(forger.run, imports=["os"]).predict_held_out()
     assert plant is not plant_data or forger.mark.exists()
 
 

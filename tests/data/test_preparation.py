@@ -36,9 +36,7 @@ def survey_table(table: Table, columns: list[str], training: list[bool]) -> Surv
 
 def applied(preparation: Preparation, table: Table) -> np.ndarray:
     columns = ["id", *(column.name for column in preparation.columns)]
-    return np.concatenate(
-        [preparation.apply(batch, np.arange(batch.frame.height), {}) for batch in table.batches(columns)]
-    )
+    return np.concatenate([preparation.apply(batch, np.arange(batch.frame.height)) for batch in table.batches(columns)])
 
 
 def table(path: Path, rows: dict[str, Any], client: str = "north", **settings: Any) -> Table:
@@ -235,3 +233,9 @@ def test_it_is_written_down(tmp_path: Path) -> None:
         Preparation.from_file(path)
     with pytest.raises(RunError, match=r"none.json: cannot be read"):
         Preparation.from_file(tmp_path / "none.json")
+
+
+def test_a_number_that_means_no_value_does_so_among_texts(tmp_path: Path) -> None:
+    made = Preparation(columns=[Category(name="c", values=["a"], other=True, flagged=True)])
+    given = table(tmp_path / "north.csv", {"id": [1, 2, 3, 4], "c": ["a", "-99", "-99.0", "b"]}, missing=["-99"])
+    assert applied(made, given).tolist() == [[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 0]]

@@ -16,8 +16,8 @@ from sites.test_rounds import same
 from sites.test_tables import run
 from tdcd.data.tables import reader
 from tdcd.errors import DataError, JobError, TdcdError
-from tdcd.jobs.predict import load_run
 from tdcd.jobs.schema import TableJob
+from tdcd.serving.model import load_model
 
 from .two_silos import write_job
 
@@ -114,7 +114,7 @@ def test_sites_train_what_the_simulation_trains(visits: pl.DataFrame, tmp_path: 
 
 def test_a_run_predicts_people_from_their_rows(visits: pl.DataFrame, tmp_path: Path) -> None:
     tdcd.run_job(job_of(tmp_path), tmp_path / "run")
-    run = load_run(tmp_path / "run")
+    run = load_model(tmp_path / "run")
     held_out = run.predict_held_out().frame
     new = {"bank": [tmp_path / "north.csv", tmp_path / "south.parquet"], "insurer": [tmp_path / "insurer.csv"]}
     frame = run.predict_tables(new).frame

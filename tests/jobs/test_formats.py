@@ -12,10 +12,10 @@ from sites.memory import Federation
 from sites.test_rounds import same
 from sites.test_tables import run
 from tdcd.errors import DataError, JobError, TdcdError
-from tdcd.jobs.predict import load_run
 from tdcd.jobs.schema import TableJob
 from tdcd.jobs.tables import OpenTables
 from tdcd.runs.layout import JOB
+from tdcd.serving.model import load_model
 from tdcd.sites.client.own_table import OwnTable
 from tdcd.sites.hub.plan import plan_from_tables
 from tdcd.sites.local_deployment import LocalFederation
@@ -98,7 +98,7 @@ def test_runs_keep_the_formats_and_predict_by_them(folder: Path) -> None:
     job = mixed(folder)
     tdcd.run_job(job, folder / "run")
     assert tdcd.load_job(folder / "run" / JOB).silos == job.silos
-    run = load_run(folder / "run")
+    run = load_model(folder / "run")
     insurer = {"insurer": [folder / "insurer.csv"]}
     expected = run.predict_tables({"bank": [folder / "south-plain.csv"], **insurer})
     assert run.predict_tables({"bank/south": [folder / "south.csv"], **insurer}).frame.equals(expected.frame)

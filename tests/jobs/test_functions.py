@@ -82,8 +82,8 @@ def test_a_function_is_trained_on_as_arrays_are(folder: Path) -> None:
     with pytest.raises(
         tdcd.RunError, match="its data source is 'hospitals:read', which is code that you have not allowed"
     ):
-        tdcd.load_run(folder / "run").predict_held_out()
-    run = tdcd.load_run(folder / "run", imports=["hospitals"])
+        tdcd.load_model(folder / "run").predict_held_out()
+    run = tdcd.load_model(folder / "run", imports=["hospitals"])
     assert torch.equal(run.result.scores(test.features), same.scores(test.features))
     assert run.predict_held_out().frame.height == 9
     assert tdcd.load_job(folder / "run" / "job.toml") == read
@@ -107,7 +107,7 @@ def test_frames_of_a_function_may_have_their_columns_in_any_order(folder: Path) 
     (test,), (expected,) = data.held_out.values(), plain.held_out.values()
     assert torch.equal(test.features["bank"], expected.features["bank"])
     assert result.evaluate(test) == pytest.approx(result.kept.test)
-    assert tdcd.load_run(folder / "run", imports=["hospitals"]).predict_held_out().measures == result.evaluate(test)
+    assert tdcd.load_model(folder / "run", imports=["hospitals"]).predict_held_out().measures == result.evaluate(test)
 
 
 @pytest.mark.parametrize(

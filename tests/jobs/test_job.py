@@ -59,7 +59,7 @@ def test_embedded_jobs_are_valid_and_resolve_to_themselves(name: str, tmp_path: 
         (changed(training={"schedule": {"kind": "step", "every": -1}}), "training.schedule.every: should be greater"),
         (changed(silos={"mean": {"clint": 3}}), "silos.mean: unknown key 'clint'; did you mean 'clients'"),
         (changed(name="a/b"), "name: names a directory"),
-        (changed(engine="cloud"), "engine: should be 'local' or 'oracle'"),
+        (changed(engine="cloud"), "engine: should be 'local', 'oracle' or 'ray'"),
         ({"name": "x"}, "data: Field required"),
     ],
 )

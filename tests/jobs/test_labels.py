@@ -115,7 +115,7 @@ def test_a_silo_with_labels_only(sharing: str, tmp_path: Path) -> None:
     assert set(result.baselines) == {"clinic alone", "lab alone", "central", "one-tier"}
     assert result.federation.blocks["registry"] == {}
     assert result.federation.kept.test["auroc"] > 0.95
-    run = tdcd.load_run(tmp_path / "run")
+    run = tdcd.load_model(tmp_path / "run")
     files: dict[str, list[Any]] = {s: [tmp_path / f"{s}{k}.csv" for k in range(2)] for s in ("clinic", "lab")}
     assert run.predict_tables(files).measures == {}
     measured = run.predict_tables(files | {"registry": [tmp_path / "registry0.csv", tmp_path / "registry1.csv"]})

@@ -338,7 +338,7 @@ def trained(folder: Path, columns: dict[str, list[Any]]) -> Path:
 
 
 def test_numbers_in_a_column_of_categories_are_refused_when_predicting(tmp_path: Path) -> None:
-    run = tdcd.load_run(trained(tmp_path, {"word": ["a", "b"] * 20}))
+    run = tdcd.load_model(trained(tmp_path, {"word": ["a", "b"] * 20}))
     for kind in ("csv", "parquet"):
         write(tmp_path / f"new.{kind}", {"id": [1, 2], "word": [7, 8]})
         with pytest.raises(tdcd.DataError, match="column 'word' holds numbers and texts: row 1 is the number '7'"):
@@ -351,7 +351,7 @@ def test_unknown_categories_are_counted_and_told(tmp_path: Path, capsys: pytest.
     words = [["a", "b", "a", "b", "seldom"][k % 5] if k < 5 else "ab"[k % 2] for k in range(40)]
     path = trained(tmp_path, {"word": ["a", "b"] * 20, "rare": words})
     write(tmp_path / "new.csv", {"id": [1, 2, 3], "word": ["c", "a", "c"], "rare": ["a", "new", ""]})
-    result = tdcd.load_run(path).predict_tables({"bank": [tmp_path / "new.csv"]})
+    result = tdcd.load_model(path).predict_tables({"bank": [tmp_path / "new.csv"]})
     assert result.warnings == (
         "silo 'bank', column 'word': 2 of 3 rows hold categories that are unknown in training: 'c'",
         "silo 'bank', column 'rare': 1 of 3 rows hold categories that are rare or unknown in training, and count as 'other': 'new'",  # noqa: E501

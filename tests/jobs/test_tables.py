@@ -15,8 +15,8 @@ import tdcd
 from tdcd.data.holdout import Part, held_out
 from tdcd.data.tables.alignment import Alignment
 from tdcd.errors import DataError, JobError, RunError
-from tdcd.jobs.predict import load_run
 from tdcd.jobs.tables import OpenTables
+from tdcd.serving.model import load_model
 
 BANK = {"north": 30, "south": 70, "sea": 5}
 """Rows of each client; the insurer's are written in other files and another order."""
@@ -136,11 +136,11 @@ def test_a_run_predicts_from_new_tables(tables: Path, tmp_path: Path) -> None:
     job = written(tables, lambda table: table["data"].update(validation_fraction=0.2))
     result = tdcd.run_job(job, tmp_path / "run").federation
     assert result.history[-1].validation["auroc"] > 0
-    run = load_run(tmp_path / "run")
+    run = load_model(tmp_path / "run")
     held_out = run.predict_held_out()
     frame = held_out.frame
     assert held_out.measures == pytest.approx(result.history[-1].test)
-    assert run.ended == "finished after 6 of 6 rounds"
+    assert run.origin == "finished after 6 of 6 rounds"
     files = {
         "bank": [tables / f"{c}.csv" for c in BANK],
         "insurer": [tables / "brokers.csv", tables / "direct.parquet"],
@@ -163,7 +163,7 @@ def test_a_run_predicts_from_new_tables(tables: Path, tmp_path: Path) -> None:
     expected = everyone.filter(pl.col("id").is_in(unlabelled["person"].to_list()))
     assert some["id"].equals(expected["id"])
     assert np.allclose(some["probability of 1"], expected["probability of 1"], atol=1e-6)
-    with pytest.raises(DataError, match="predicting needs a table of every silo; there is none for insurer"):
+    with pytest.raises(DataError, match="a table of every silo is needed; there is none for insurer"):
         run.predict_tables({"bank": files["bank"]})
     with pytest.raises(DataError, match="'banks' is no silo of .*; did you mean 'bank'"):
         run.predict_tables({"banks": files["bank"]})
@@ -177,7 +177,7 @@ def test_a_run_does_not_predict_from_other_tables_as_if_they_were_its_own(tables
     frame = pl.read_csv(tables / "south.csv")
     frame.with_columns(limit=10 * pl.col("limit") + 5).write_csv(tables / "south.csv")
     with pytest.raises(RunError, match="the job's tables are no longer those that it was trained on"):
-        load_run(tmp_path / "run").predict_held_out()
+        load_model(tmp_path / "run").predict_held_out()
 
 
 def test_an_id_that_occurs_twice_is_an_error_with_an_alignment_too(tables: Path) -> None:
@@ -218,12 +218,12 @@ def test_runs_that_cannot_predict(tables: Path, tmp_path: Path) -> None:
     tdcd.run_job(written(tables), tmp_path / "run")
     (tmp_path / "run" / "preparation" / "bank.json").unlink()
     with pytest.raises(RunError, match=r"preparation/bank.json: missing"):
-        load_run(tmp_path / "run")
+        load_model(tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RunError, match="it has not ended; go on with it: tdcd train --resume"):
-        load_run(tmp_path / "run")
+        load_model(tmp_path / "run")
     with pytest.raises(RunError, match="no such directory"):
-        load_run(tmp_path / "nothing")
+        load_model(tmp_path / "nothing")
 
 
 def test_an_alignment_is_reused_and_verified(tables: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from tdcd import __version__
 from tdcd.cli import (
     align,
+    assemble,
     audit,
     certs,
     check,
@@ -19,11 +20,15 @@ from tdcd.cli import (
     compare,
     data,
     deploy,
+    evaluate,
+    explain,
+    export,
     hub,
     init,
     predict,
     report,
     reproduce,
+    serve,
     status,
     sweep,
     train,
@@ -59,7 +64,12 @@ app.command("train", epilog=train.EXAMPLES)(train.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("check", epilog=check.EXAMPLES)(check.command)
 app.command("align", epilog=align.EXAMPLES)(align.command)
+app.command("assemble", epilog=assemble.EXAMPLES)(assemble.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
+app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("export", epilog=export.EXAMPLES)(export.command)
+app.command("serve", epilog=serve.EXAMPLES)(serve.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)

@@ -1,29 +1,43 @@
-"""``tdcd predict``: what a finished run says of new rows."""
+"""``tdcd predict``: what a trained model says of new rows."""
 
 import json as json_
-import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdcd.cli.imports import Allowed
+from tdcd.cli.models import Allow, ImportFrom, load
+from tdcd.cli.site import Insecure
 from tdcd.errors import DataError, JobError
 from tdcd.runs.layout import check_run
+
+if TYPE_CHECKING:
+    import polars as pl
 
 EXAMPLES = """Examples:
 
 tdcd predict runs/loans-20260101-120000 --table bank=new-bank.csv --table insurer=new-insurer.csv
 
-tdcd predict runs/loans-20260101-120000 --table bank/south=new-south.csv --table insurer=new-insurer.csv  [dim]# written
-as the files of south are[/dim]
+tdcd predict models/loans --table bank/south=new-south.csv --table insurer=new.parquet  [dim]# written as the files of
+south are[/dim]
+
+tdcd predict models/loans --table bank=new-bank.csv --without insurer --shares --out partial.parquet
 
 tdcd predict runs/digits-20260101-120000 --out test.csv  [dim]# the job's own test samples[/dim]
+
+tdcd predict --site hub.toml --ids new.csv  [dim]# across sites, whose hubs and clients were started with --serve[/dim]
 """
+SUFFIXES = (".csv", ".parquet")
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that has ended.")],
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="A model that tdcd assemble made, or a run that has ended; nothing with --site."),
+    ] = None,
     table: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,56 +49,135 @@ def command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the predictions: .csv or .parquet.")] = Path(
         "predictions.csv"
     ),
-    import_from: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--import-from", metavar="DIR", help="A folder of code of one's own, which may run; may be repeated."
-        ),
-    ] = None,
-    allow: Annotated[
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    without: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="MODULE", help="An installed module whose code may run; may be repeated."),
+        typer.Option("--without", metavar="SILO", help="Leave a silo out: partial predictions, marked as such."),
     ] = None,
+    shares: Annotated[bool, typer.Option("--shares", help="Add the score, and each silo's share of it.")] = False,
+    shapley: Annotated[
+        bool, typer.Option("--shapley", help="Add each silo's Shapley value for the probability, or predicted value.")
+    ] = False,
+    import_from: ImportFrom = None,
+    allow: Allow = None,
+    site: Annotated[
+        Path | None,
+        typer.Option("--site", help="The site file of this silo's hub: rows and weights stay at their sites."),
+    ] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option("--ids", help="With --site: a .csv or .parquet with the column of IDs, or a .txt, one a line."),
+    ] = None,
+    insecure: Insecure = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict from new tables, for the IDs that all silos have; or from the job's own test samples.
+    """Predict from new tables, for the IDs that all silos have; or from the job's own test samples; or across sites.
 
-    Where the new tables have labels, the predictions are measured. Code that the run names, such as a model, a loss or
-    a data function of one's own, runs only if it lies in a folder named with --import-from, or its module is named
-    with --allow.
+    Where the new tables have labels, the predictions are measured. Columns that differ much from the training are
+    named. Code that the model names, such as a network, a loss or a data function of one's own, runs only if it lies in
+    a folder named with --import-from, or its module is named with --allow.
     """
-    if out.suffix not in (".csv", ".parquet"):
-        raise JobError(f"--out {out}: name a .csv or a .parquet file")
-    if out.exists():
-        raise JobError(f"{out} exists already and is left as it is; choose another with --out")
-    check_run(run)
-    folders = import_from or []
-    sys.path.extend(str(folder.resolve()) for folder in folders)
-    from tdcd.jobs.predict import load_run
+    check_out(out, force=force)
+    if site or ids:
+        if model or table or without or shares or shapley or not (site and ids):
+            raise JobError("across sites: tdcd predict --site hub.toml --ids FILE, without a model or tables")
+        across_sites(site, ids, out, insecure=insecure, json=json)
+        return
+    if model is None:
+        raise JobError("name a model that tdcd assemble made, or a run that has ended; or --site and --ids")
+    from tdcd.serving.record import holds_model
 
-    loaded = load_run(run, imports=Allowed(allow or [], folders))
+    if not holds_model(model):
+        check_run(model)
+    loaded = load(model, import_from, allow)
     if table:
-        files: dict[str, list[Path | str]] = {}
-        for text in table:
-            silo, separator, path = text.partition("=")
-            if not separator or not path:
-                raise JobError(f"--table {text}: write it as SILO=FILE, such as bank=new-bank.csv")
-            files.setdefault(silo, []).append(path)
-        result = loaded.predict_tables(files)
+        from tdcd.cli.terminal import progress
+
+        with progress("predicting", quiet=json) as advance:
+            result = loaded.predict_tables(
+                files_of(table), without=without or (), shares=shares, shapley=shapley, on_progress=advance
+            )
+    elif without or shares or shapley:
+        raise JobError("--without, --shares and --shapley go with new tables: --table SILO=FILE")
     else:
         result = loaded.predict_held_out()
-    try:
-        result.frame.write_csv(out) if out.suffix == ".csv" else result.frame.write_parquet(out)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error}") from error
+    write_frame(result.frame, out)
     if json:
-        record = {"measures": dict(result.measures), "warnings": list(result.warnings)}
-        typer.echo(json_.dumps({"file": str(out), "predictions": result.frame.height, **record}))
+        drift = {silo: [asdict(column) for column in columns] for silo, columns in result.drift.items()}
+        record = {"measures": dict(result.measures), "warnings": list(result.warnings), "drift": drift}
+        partial = {"without": sorted(without)} if without else {}
+        typer.echo(json_.dumps({"file": str(out), "predictions": result.frame.height, **partial, **record}))
         return
-    typer.echo(f"{run}: {loaded.ended}")
+    typer.echo(f"{model}: {loaded.origin}")
     typer.echo(result.note)
     for warning in result.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"{out}: {result.frame.height:,} predictions")
+    typer.echo(f"{out}: {result.frame.height:,} predictions" + (" without " + ", ".join(without) if without else ""))
     if result.measures:
         typer.echo("  ".join(f"{name} {value:.4f}" for name, value in result.measures.items()))
+
+
+def across_sites(site: Path, ids: Path, out: Path, *, insecure: bool, json: bool) -> None:
+    """Ask all silos by way of the silo's own hub."""
+    from tdcd.cli.terminal import progress
+    from tdcd.serving.tables import WITHOUT
+    from tdcd.sites.asking import predict_across_sites
+
+    with progress("predicting", quiet=json) as advance:
+        result = predict_across_sites(site, ids, insecure=insecure, on_progress=advance)
+    write_frame(result.frame, out)
+    if json:
+        record = {"file": str(out), "predictions": result.frame.height, "partial": result.partial}
+        typer.echo(json_.dumps(record))
+        return
+    typer.echo(f"{out}: {result.frame.height:,} predictions")
+    if result.partial:
+        typer.echo(f"warning: {result.partial:,} of them are partial: see the column '{WITHOUT}'", err=True)
+
+
+def files_of(tables: Sequence[str]) -> dict[str, list[Path | str]]:
+    """Read SILO=FILE options.
+
+    Raises:
+        JobError: one is written otherwise.
+    """
+    files: dict[str, list[Path | str]] = {}
+    for text in tables:
+        silo, separator, path = text.partition("=")
+        if not separator or not path:
+            raise JobError(f"--table {text}: write it as SILO=FILE, such as bank=new-bank.csv")
+        files.setdefault(silo, []).append(path)
+    return files
+
+
+def check_out(out: Path, *, force: bool) -> None:
+    """Check that a file of predictions can be written, before anything is computed.
+
+    Raises:
+        JobError: it has another kind of name, or is there.
+    """
+    if out.suffix not in SUFFIXES:
+        raise JobError(f"--out {out}: name a .csv or a .parquet file")
+    if out.is_dir():
+        raise JobError(f"--out {out}: this is a folder; name a file")
+    if out.exists() and not force:
+        raise JobError(f"{out} exists already and is left as it is; choose another with --out, or say --force")
+    if not out.parent.is_dir():
+        raise JobError(f"--out {out}: there is no folder {out.parent}; make it first")
+
+
+def write_frame(frame: "pl.DataFrame", out: Path) -> None:
+    """Write predictions; a file that was there is replaced only by a whole one.
+
+    Raises:
+        DataError: they cannot be written.
+    """
+    beside = out.with_name(f".{out.name}.part")
+    try:
+        frame.write_csv(beside) if out.suffix == ".csv" else frame.write_parquet(beside)
+        beside.replace(out)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)

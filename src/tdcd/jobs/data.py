@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,12 +13,15 @@ from tdcd.data.federation import Federation, Silo
 from tdcd.data.holdout import Part, parts_of
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.samples import Samples
-from tdcd.data.sets import SETS, read, split_among
+from tdcd.data.sets import SETS, leave_in_files, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.jobs.load import known_silos
 from tdcd.jobs.schema import FunctionJob, Job, SetData, SetJob, TableData, TableJob
 from tdcd.malloc import giving_back_memory
 from tdcd.registry import call_factory
+
+if TYPE_CHECKING:
+    from tdcd.data.tables.client import Each
 
 Log = Callable[[str], None]
 """Takes the name of what is being read."""
@@ -42,13 +48,15 @@ class JobData:
         return {Part.TRAIN: self.federation.samples, **self.held_out}
 
 
-def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> JobData:  # noqa: ARG005
+def load_data(job: Job, where: str = "job", log: Log = lambda what: None, at_nodes: "Each | None" = None) -> JobData:  # noqa: ARG005
     """Read a job's data and deal it to silos and clients.
 
     Args:
         job: What to read.
         where: How to call the job in errors.
         log: Is called with the name of whatever is being read.
+        at_nodes: Reads files where their rows will be computed: then the rows stay in their files, and only what is
+            known of them comes here. Data sets that can only be read as a whole are read here all the same.
 
     Raises:
         DataError, JobError: something is missing, damaged or does not fit; the message says what and where.
@@ -57,10 +65,10 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
         from tdcd.jobs.tables import from_tables
 
         with giving_back_memory():
-            data = from_tables(job, where, log)
+            data = from_tables(job, where, log, at_nodes)
     elif isinstance(job, SetJob):
         log(job.data.source)
-        data = _from_set(job, where)
+        data = _from_set(job, where, stay=at_nodes is not None)
     elif isinstance(job, FunctionJob):
         log(job.data.source)
         data = _from_function(job, where)
@@ -70,9 +78,11 @@ def load_data(job: Job, where: str = "job", log: Log = lambda what: None) -> Job
     return replace(data, federation=replace(data.federation, notes=notes))
 
 
-def _from_set(job: SetJob, where: str) -> JobData:
+def _from_set(job: SetJob, where: str, *, stay: bool) -> JobData:
     data = job.data
-    dataset = read(data.source, data.directory, data.pixels, data.sets)
+    directory = Path(data.directory).absolute() if data.directory is not None else None
+    reopen = partial(read, data.source, directory, data.pixels, data.sets)
+    dataset = reopen()
     split = data.features or SETS[data.source].features
     blocks = split.blocks(dataset.shape, dataset.columns, data.seed)
     names = [*blocks]
@@ -86,12 +96,15 @@ def _from_set(job: SetJob, where: str) -> JobData:
         )
     rows = row_splits(job, names, where)
     parts = draw_parts(dataset.ids, data, where, dataset.testing)
-    samples, ids = split_among(dataset, blocks, parts)
+    if stay and dataset.some is not None:
+        samples, ids = leave_in_files(dataset, reopen, blocks, parts)
+    else:
+        samples, ids = split_among(dataset, blocks, parts)
     training = parts == Part.TRAIN
     silos = [
         Silo(
             name=silo,
-            features=samples[Part.TRAIN].features.get(silo),
+            features=samples[Part.TRAIN].stored.get(silo) or samples[Part.TRAIN].features.get(silo),
             ids=ids[Part.TRAIN],
             clients=rows[silo].deal(
                 SiloRows(

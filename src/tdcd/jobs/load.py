@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from tdcd.data.sets import SETS
 from tdcd.errors import JobError, nearest
 from tdcd.files import quoted_key, read_settings, split_key
-from tdcd.jobs.schema import EMBEDDED, TABLES, Deployment, FunctionJob, Job, SetJob, TableJob
+from tdcd.jobs.deployment import Deployment
+from tdcd.jobs.schema import EMBEDDED, TABLES, FunctionJob, Job, SetJob, TableJob
 from tdcd.runs.layout import JOB, holds_job_only, holds_run
 from tdcd.strict import problems
 from tdcd.training.labels import Labels

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcd.compute import cores
 from tdcd.core.aggregators import Average, HubMomentum
 from tdcd.core.codecs import Plain
 from tdcd.core.optimizers import SGD
@@ -50,6 +49,9 @@ class JobCallback(Callback):
     def reading(self, what: str) -> None:
         """Something is about to be read, which may take a while."""
 
+    def waiting(self, what: str) -> None:
+        """Something else is about to happen that takes seconds, such as "starting a Ray cluster on this machine"."""
+
     def training(self, name: str, federation: Federation) -> None:
         """Training ``name`` ("federation", "central", "one-tier" or "left alone") is about to begin."""
 
@@ -76,7 +78,15 @@ def run_job(
         for callback in _of_jobs(callbacks):
             callback.reading(what)
 
-    data = load_data(job, where, reading)
+    at_nodes = None
+    if job.engine == "ray":  # before much is read for nothing
+        from tdcd.cluster.ray_fleet import connect
+        from tdcd.cluster.ray_session import announce
+
+        for follower in _of_jobs(callbacks):
+            follower.waiting(announce(job.address))
+        at_nodes = connect(job.address).each
+    data = load_data(job, where, reading, at_nodes)
     for note in data.federation.notes:
         for callback in callbacks:
             callback.noted(note)
@@ -93,7 +103,7 @@ def plan_computation(job: Job, data: JobData) -> tuple[Mapping[str, str], Sequen
     models = {silo: job.model_of(silo) for silo in federation.with_features}
     setup = prepare(federation, models, job.training, None, None, device_of(job.device), job.labels, job.silos)
     training = setup.training(job.training, federation.rosters)
-    engine = build_engine(job.engine, training, job.compute, job.workers or cores())
+    engine = build_engine("local" if job.engine == "ray" else job.engine, training, job.compute, job.workers)
     return engine.compute_plan, (*setup.notes, *engine.notes)
 
 
@@ -128,6 +138,7 @@ def run_variant(
         compute=job.compute,
         workers=job.workers or workers,
         device=job.device,
+        address=job.address,
         directory=directory,
         resume=resume,
         job=chosen.as_table(),
@@ -183,7 +194,7 @@ def plain_steps(settings: Settings) -> Settings:
 
     With all rows at one client a silo and one local step a round, a round is one step of plain stochastic gradient
     descent on the whole model. Momentum is carried from step to step, as it is where all data is in one place. Nothing
-    travels there, so there is nothing to encode, and nobody takes turns.
+    travels there, so there is nothing to encode, nobody takes turns, and no silo can be missing.
     """
     steps = settings.local_steps
     rate, schedule = settings.rate, settings.schedule
@@ -197,6 +208,7 @@ def plain_steps(settings: Settings) -> Settings:
             "codec": Plain(),
             "codec_for": "all",
             "participation": 1.0,
+            "silo_dropout": 0.0,
             **carried(settings),
             "rounds": settings.rounds * steps,
             "rate": rate,

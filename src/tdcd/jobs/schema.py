@@ -20,11 +20,13 @@ from tdcd.data.rows import Equal, Rows
 from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
+from tdcd.jobs.deployment import Deployment
 from tdcd.models import Imported, Model, ModelSpec
 from tdcd.registry import IMPORT_PATH
 from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings, SiloSettings
+from tdcd.training.setup import check_silo_dropout
 from tdcd.training.simulation import EngineName
 
 EMBEDDED = ("digits", "breast-cancer", "cifar10", "idx", "mimic3", "modelnet", "physionet2012")
@@ -40,8 +42,6 @@ Baseline = Literal["central", "alone", "one-tier"]
 Name = Annotated[
     str, matching(NAME, "names a directory: letters, digits, dots, dashes and underscores, and first a letter or digit")
 ]
-Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
-"""Of a deadline: a year at most, as clocks cannot count to infinity."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -78,7 +78,7 @@ class TableData(_Split):
     """Tables that the silos' clients have."""
 
     source: Literal["tables"]
-    alignment: str | None = None
+    alignment: Annotated[str, Field(min_length=1)] | None = None
     """The file that ``tdcd align`` made; default: align for every training."""
     split_column: str | None = None
     """A column of one or more silos that says "train", "validation" or "test", instead of fractions."""
@@ -106,23 +106,6 @@ class FunctionData(Strict):
     source: Annotated[str, matching(IMPORT_PATH, "is written as 'package.module:function'")]
     options: dict[str, Any] = {}
     """What the function is called with."""
-
-
-class Deployment(Strict):
-    """How sites work together; a simulation takes no notice of it."""
-
-    client_deadline: Seconds = 60.0
-    """Seconds that a client may take for its part of a stage; then the round goes on without its rows."""
-    hub_deadline: Seconds = 600.0
-    """Seconds that a hub waits for another hub, or for enough clients; then it stops, and can be started again."""
-    start_with: Literal["all"] | Count = "all"
-    """How many clients a silo needs to find the common IDs: "all", or so many, if not all come in client_deadline."""
-    minimum_clients: Count = 1
-    """With fewer clients than this a silo waits."""
-    largest_update: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The largest norm of what a client changes of its silo's weights in a round; one that exceeds it is left out."""
-    alignment: Literal["private", "plain"] = "private"
-    """How hubs find the common IDs: "private" by private set intersection; "plain" by telling each other all IDs."""
 
 
 class ClientFile(TableFormat):
@@ -238,11 +221,14 @@ class Job(Strict):
     name: Name = "job"
     """Names the run directory."""
     engine: EngineName = "local"
-    """Where to run: "local" in this process; "oracle" by the slow pseudocode."""
+    """Where to run: "local" in this process; "ray" on a cluster of Ray; "oracle" by the slow pseudocode."""
+    address: str | None = None
+    """Of the Ray cluster to join, "HOST:PORT" or "auto"; default: one is started on this machine."""
     compute: ComputeName = "auto"
-    """How the local engine computes a silo's clients."""
+    """How a silo's clients are computed."""
     workers: Count | None = None
-    """Threads that may share the work; default: one for each core. The numbers do not depend on it."""
+    """Threads that may share the work, on a cluster at each node; default: one for each core. The numbers do not depend
+    on it."""
     device: str = "cpu"
     """Where to compute: "cpu", or "cuda", "cuda:1" … for a graphics card."""
     baselines: list[Baseline] = []
@@ -268,12 +254,19 @@ class Job(Strict):
         return self.training.of_silo(silo, self.silos.get(silo))
 
     @model_validator(mode="after")
-    def _own_settings(self) -> Self:
-        for silo in self.silos:
-            try:
+    def _address_of_ray(self) -> Self:
+        if self.address is not None and self.engine != "ray":
+            raise ValueError(f'address: a cluster is joined by engine = "ray" only, not by "{self.engine}"')
+        return self
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        try:
+            check_silo_dropout(self.training, self.labels)
+            for silo in self.silos:
                 self.settings_of(silo)
-            except JobError as error:
-                raise ValueError(str(error)) from error
+        except JobError as error:
+            raise ValueError(str(error)) from error
         return self
 
     def imports(self, silo: str) -> dict[str, str]:
@@ -299,7 +292,7 @@ class SetJob(Job):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SetJob":
-        _check_labels_of_arrays(self.labels)
+        _check_arrays(self)
         return self
 
 
@@ -311,14 +304,18 @@ class FunctionJob(Job):
 
     @model_validator(mode="after")
     def _consistent(self) -> "FunctionJob":
-        _check_labels_of_arrays(self.labels)
+        _check_arrays(self)
         for name, silo in self.silos.items():
             if given := {"clients", "rows"} & silo.model_fields_set:
                 raise ValueError(f"silos.{name}.{min(given)}: the function {self.data.source} says who holds what")
         return self
 
 
-def _check_labels_of_arrays(labels: Labels) -> None:
+def _check_arrays(job: Job) -> None:
+    """Refuse what goes with tables only."""
+    labels = job.labels
+    if job.deployment.importance:
+        raise ValueError('deployment.importance goes with data.source = "tables" only')
     for key in ("positive", "classes"):
         if getattr(labels, key) is not None:
             raise ValueError(f'labels.{key} goes with data.source = "tables" only')
@@ -357,12 +354,22 @@ class TableJob(Job):
             for key in ("clients", "rows"):
                 if getattr(self.data, key) != TableData.model_fields[key].default:
                     raise ValueError(f"data.{key}: all clients have files of their own, so no rows are dealt")
+        if (at := self.deployment.assemble) is not None and at not in self.silos:
+            raise ValueError(f"deployment.assemble: '{at}' is no silo{nearest(at, self.silos)}")
+        asker = self.deployment.predict_at
+        if asker is not None and asker not in self.silos:
+            raise ValueError(f"deployment.predict_at: '{asker}' is no silo{nearest(asker, self.silos)}")
         self._check_labels()
         return self
 
     def label_owners(self) -> list[str]:
         """Return the silos with a column of labels."""
         return sorted(name for name, silo in self.silos.items() if silo.label)
+
+    @property
+    def predict_at(self) -> str:
+        """The silo whose hub may ask for predictions across sites."""
+        return self.deployment.predict_at or self.labels.silo or next(iter(self.label_owners()), min(self.silos))
 
     def _check_labels(self) -> None:
         labels, objective = self.labels, self.training.loss

@@ -1,21 +1,23 @@
 """From a job over tables to the rows that it trains on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
-from tdcd.core.topology import Roster
+from tdcd.core.topology import Roster, roster_of
 from tdcd.data.arrays import Array
-from tdcd.data.federation import Federation, roster_of
+from tdcd.data.federation import Federation
 from tdcd.data.holdout import Part
 from tdcd.data.label_encoding import LabelError, encode_labels, same_numbers
 from tdcd.data.rows import ByColumn, RowSplit, SiloRows
 from tdcd.data.samples import Samples
+from tdcd.data.sources import StoredRows
 from tdcd.data.tables.alignment import (
     Alignment,
     Keys,
@@ -29,7 +31,7 @@ from tdcd.data.tables.alignment import (
     parts_from,
     same_kind,
 )
-from tdcd.data.tables.client import KEPT, ClientTable, encode_rows, for_each
+from tdcd.data.tables.client import KEPT, ClientTable, Each, TableRows, encode_rows, for_each, read_keys
 from tdcd.data.tables.features import feature_columns
 from tdcd.data.tables.preparation import fit
 from tdcd.data.tables.reader import Table, TableHead
@@ -50,14 +52,16 @@ class OpenTables:
     """A job over tables, opened."""
 
     job: TableJob
-    clients: Mapping[str, tuple[ClientTable, ...]]
+    clients: dict[str, tuple[ClientTable, ...]]
     """Those of each silo, with their files."""
     splits: tuple[str, ...]
     """The silos whose tables have the column that says what is held out."""
     log: Log
+    each: Each = for_each
+    """Where their files are read."""
 
     @classmethod
-    def open(cls, job: Job, log: Log) -> "OpenTables":
+    def open(cls, job: Job, log: Log, each: Each = for_each) -> "OpenTables":
         """Open a job's tables and check their columns, before anything else is read."""
         if not isinstance(job, TableJob):
             raise JobError(f'data.source is "{job.data.source}", not "tables": its silos need no alignment')
@@ -81,7 +85,7 @@ class OpenTables:
         if column and not splits:
             raise DataError(f"data.split_column: no silo's tables have a column '{column}'")
         clients = {silo: tuple(ClientTable(table, KEPT // len(own)) for table in own) for silo, own in tables.items()}
-        return cls(job, clients, splits, log)
+        return cls(job, clients, splits, log, each)
 
     def align(self) -> tuple[Alignment, Placed]:
         """Find the common IDs, and hand over what all silos need to know of them."""
@@ -135,10 +139,12 @@ class OpenTables:
             if column := self.dealt_by(silo):
                 columns.append(clients[0].table.need(column, "rows.column"))
             wanted = [column for column in columns if column]
-            keys = []
-            for own in for_each(partial(ClientTable.read_keys, columns=wanted), clients):
+            known, keys = [], []
+            for own, read in self.each(read_keys, clients, repeat(wanted)):
                 self.log(f"IDs of {silo}, {own.table.client}")
-                keys.append(own)
+                known.append(own)
+                keys.append(read)
+            self.clients[silo] = tuple(known)
             result[silo] = same_kind(keys)
         return result
 
@@ -254,9 +260,9 @@ def columns_to_hand_over(job: TableJob, splits: Sequence[str]) -> dict[str, tupl
     return handed
 
 
-def from_tables(job: TableJob, where: str, log: Log) -> JobData:
+def from_tables(job: TableJob, where: str, log: Log, at_nodes: Each | None = None) -> JobData:
     """Read a job's tables, align and prepare them. See ``load_data``."""
-    opened = OpenTables.open(job, log)
+    opened = OpenTables.open(job, log, at_nodes or for_each)
     columns = {silo: result for silo in opened.clients if (result := opened.features(silo))}
     if not columns:
         raise DataError("no silo's tables have a column of features")
@@ -266,26 +272,38 @@ def from_tables(job: TableJob, where: str, log: Log) -> JobData:
     owner = job.labels.silo or next(silo for silo in job.silos if job.silos[silo].label)
     labels, classes = encode_silo_labels(job, owner, opened.labels(alignment, keys), keys[owner])
     ids = {part: id_array(alignment.ids.filter(pl.Series(parts == part))) for part in Part if (parts == part).any()}
+    holders = {silo: _holders(own, parts) for silo, own in keys.items() if silo not in splits}
     rosters = {
         silo: _dealt(opened, silo, splits[silo], alignment, own, parts, labels)
         if silo in splits
-        else roster_of(owners(own)[parts == Part.TRAIN], [key.table.client for key in own])
+        else holders[silo][Part.TRAIN]
         for silo, own in keys.items()
     }
     places = {silo: client_places(keys[silo]) for silo in columns}
     del keys  # a million texts take as much memory as their rows
-    preparations, rows = {}, {}
+    preparations, rows, stored = {}, dict[str, Mapping[Part, Tensor]](), dict[str, StoredRows]()
     for silo, features in columns.items():
         clients, own, surveys = opened.clients[silo], places.pop(silo), []
-        for survey in for_each(lambda c: c.survey(features, own[c.table.client], parts), clients):  # noqa: B023
+        if at_nodes:  # what is parsed would be kept there
+            clients = tuple(replace(client, keep=0) for client in clients)
+        each_place = [own[client.table.client] for client in clients]
+        for survey in opened.each(ClientTable.survey, clients, repeat(features), each_place, repeat(parts)):
             log(f"columns of {silo}, {survey.table.client}")
             surveys.append(survey)
         preparations[silo] = fit(surveys, features, job.silos[silo].rare)
-        rows[silo] = encode_rows(clients, preparations[silo], own, parts)
+        if at_nodes:
+            every = TableRows(clients, preparations[silo], alignment.fingerprint).of_common(own, len(parts))
+            stored[silo] = every
+            rows[silo] = {part: every.at(parts == part).outline() for part in ids}
+        else:
+            encoded = encode_rows(clients, preparations[silo], own, parts)
+            rows[silo] = {part: torch.from_numpy(encoded[part]) for part in ids}
     samples = {
         part: Samples(
-            {silo: torch.from_numpy(result[part]) for silo, result in rows.items()},
+            {silo: result[part] for silo, result in rows.items()},
             torch.from_numpy(labels[parts == part]),
+            stored={silo: every.at(parts == part) for silo, every in stored.items()},
+            holders={silo: own[part] for silo, own in holders.items()} if part is not Part.TRAIN else {},
         )
         for part in ids
     }
@@ -299,6 +317,12 @@ def from_tables(job: TableJob, where: str, log: Log) -> JobData:
         )
     federation = Federation(samples.pop(Part.TRAIN), rosters, ids[Part.TRAIN], classes, preparations, tuple(notes))
     return JobData(federation, samples, ids)
+
+
+def _holders(keys: Sequence[PlacedKeys], parts: Array) -> dict[Part, Roster]:
+    """Return which client of a silo holds each sample of every part."""
+    names, owner = [key.table.client for key in keys], owners(keys)
+    return {part: roster_of(owner[parts == part], names) for part in Part}
 
 
 def _dealt(

@@ -5,22 +5,25 @@ which keeps what it has parsed of rows with common IDs until they are encoded, u
 rest is parsed again, so that memory does not grow with it.
 """
 
+import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TypeVar
+from itertools import chain, pairwise
+from socket import gethostname
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
 
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
+from tdcd.data.sources import StoredRows
 from tdcd.data.tables.aggregate import RowGroups, join_rows
 from tdcd.data.tables.alignment import NUMBERS, TEXTS, Keys, as_kind, id_array
 from tdcd.data.tables.columns import check_lengths, codes, ids_of, order_of, texts_of
+from tdcd.data.tables.drift import Drift
 from tdcd.data.tables.preparation import Preparation
 from tdcd.data.tables.reader import Batch, Table
 from tdcd.data.tables.survey import Survey
@@ -29,8 +32,6 @@ from tdcd.errors import DataError
 T = TypeVar("T")
 KEPT = 1 << 28
 """Bytes of parsed columns that a silo keeps between survey and encoding."""
-Unknown = dict[str, Counter[str]]
-"""Categories without a column of their own, by column, and how often they occur."""
 
 
 @dataclass
@@ -104,14 +105,16 @@ class ClientTable:
                 self._rows = int(batch.rows[-1])
         return survey
 
-    def encode(self, preparation: Preparation, places: Array, unknown: Unknown) -> Iterator[tuple[Array, Array]]:
+    def encode(
+        self, preparation: Preparation, places: Array, drift: Drift | None = None
+    ) -> Iterator[tuple[Array, Array]]:
         """Yield the places of rows among the common IDs, and their numbers (rows, inputs), a batch at a time."""
         names = [column.name for column in preparation.columns]
         done, surveyed = self._take_surveyed(names)
         for batch in chain(surveyed, self._read(names, done)):
             own = places[self._numbers(batch)]
             rows = np.flatnonzero(own >= 0)
-            yield own[rows], preparation.apply(batch, rows, unknown)
+            yield own[rows], preparation.apply(batch, rows, drift)
 
     def _take_surveyed(self, columns: Sequence[str]) -> tuple[int, Iterator[Batch]]:
         """Return what the survey has kept, and of how many rows of the file; forget it."""
@@ -158,7 +161,6 @@ def encode_rows(
     preparation: Preparation,
     places: Mapping[str, Array],
     parts: Array,
-    unknown: Unknown | None = None,
 ) -> dict[Part, Array]:
     """Return the numbers of some clients' rows: for every part those of its IDs, in ascending order.
 
@@ -169,7 +171,6 @@ def encode_rows(
         preparation: How their columns become numbers.
         places: For each client, the place of every row of its file among the common IDs, or −1.
         parts: The part of each of the common IDs.
-        unknown: Counts categories without a column of their own, if that is wanted.
     """
     rank = np.empty(len(parts), dtype=np.int64)
     out = {}
@@ -179,25 +180,97 @@ def encode_rows(
         if len(mine):
             out[part] = np.empty((len(mine), len(preparation.outputs)), dtype=np.float32)
 
-    def encode(client: ClientTable) -> Unknown:
-        unknown: Unknown = {}
-        for samples, numbers in client.encode(preparation, places[client.table.client], unknown):
+    def encode(client: ClientTable) -> None:
+        for samples, numbers in client.encode(preparation, places[client.table.client]):
             for part, rows in out.items():
                 mine = np.flatnonzero(parts[samples] == part)
                 rows[rank[samples[mine]]] = numbers if len(mine) == len(numbers) else numbers[mine]
-        return unknown
 
-    for strange in for_each(encode, clients):
-        if unknown is not None:
-            for column, counts in strange.items():
-                unknown.setdefault(column, Counter()).update(counts)
+    list(for_each(encode, clients))
     return out
 
 
-def for_each(action: Callable[[ClientTable], T], clients: Sequence[ClientTable]) -> Iterator[T]:
-    """Do something for every client, on all cores; yield the results in their order."""
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a silo's files, one file after the other, prepared as they are read. See RowSource."""
+
+    clients: tuple[ClientTable, ...]
+    preparation: Preparation
+    common: str
+    """What tells the rows that are used from others."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See RowSource."""
+        return int(self._starts[-1]), len(self.preparation.outputs)
+
+    dtype = np.float32
+
+    @property
+    def _starts(self) -> Array:
+        """The number of the first row of each file, and of all rows."""
+        return np.cumsum([0, *(own.size for own in self.clients)])
+
+    def read(self, rows: Array, /) -> Array:
+        """See RowSource. Only files that have some of the rows are opened."""
+        starts = self._starts
+        out = np.empty((len(rows), self.shape[1]), np.float32)
+        cuts = np.searchsorted(rows, starts).tolist()
+        wanted = {
+            own.table.client: (start, a, b)
+            for own, start, (a, b) in zip(self.clients, starts, pairwise(cuts), strict=False)
+            if a < b
+        }
+
+        def encode(own: ClientTable) -> None:
+            start, a, b = wanted[own.table.client]
+            if own.table.changed:
+                raise DataError(
+                    f"{own.table}: on {gethostname()} it is not the file that was surveyed: its size or its time is "
+                    "another; nodes must share it, or have copies that keep its time, as rsync -t makes them"
+                )
+            places = np.full(own.size, -1)
+            places[rows[a:b] - start] = np.arange(a, b)
+            for at, numbers in own.encode(self.preparation, places):
+                out[at] = numbers
+
+        list(for_each(encode, [own for own in self.clients if own.table.client in wanted]))
+        return out
+
+    def digest(self) -> str:
+        """Return a digest of which rows are used, and of what was measured of their columns."""
+        return hashlib.blake2b(f"{self.common} {self.preparation.to_json()}".encode(), digest_size=16).hexdigest()
+
+    def of_common(self, places: Mapping[str, Array], samples: int) -> StoredRows:
+        """Return the rows of all common IDs, in ascending order.
+
+        Args:
+            places: For each client, the place of every row of its file among the common IDs, or −1.
+            samples: The number of common IDs.
+        """
+        numbers = np.empty(samples, dtype=np.int64)
+        for own, start in zip(self.clients, self._starts, strict=False):
+            known = np.flatnonzero(places[own.table.client] >= 0)
+            numbers[places[own.table.client][known]] = start + known
+        return StoredRows(self, numbers)
+
+
+class Each(Protocol):
+    """Does something for each of many clients, wherever their files are read; yields the results in their order."""
+
+    def __call__(self, action: Callable[..., T], /, *arguments: Iterable[Any]) -> Iterator[T]:
+        """Call an action with the first of all arguments, then with the second …; as many as the shortest has."""
+
+
+def for_each(action: Callable[..., T], /, *arguments: Iterable[Any]) -> Iterator[T]:
+    """Do something for every client on all cores of this machine. See Each."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(action, clients)
+        yield from pool.map(action, *arguments)
+
+
+def read_keys(own: ClientTable, columns: Sequence[str]) -> tuple[ClientTable, Keys]:
+    """Read a client's IDs; return what is known of its file now, and them."""
+    return own, own.read_keys(columns)
 
 
 def _complete(batch: Batch, column: str) -> Array:

@@ -15,7 +15,8 @@ from tdcd.data.tables.cells import (
     spellings,
     write_plainly,
 )
-from tdcd.data.tables.reader import RAW, Batch, Numbers, Table, TableHead
+from tdcd.data.tables.missing import RAW
+from tdcd.data.tables.reader import Batch, Numbers, TableHead
 from tdcd.data.tables.settings import TableSettings
 from tdcd.data.tables.suspects import date_spellings
 from tdcd.errors import DataError
@@ -54,9 +55,7 @@ def ids_of(batch: Batch, column: str) -> pl.Series:
         )
     if series.dtype == pl.String:
         check_lengths(batch, series)
-        numbers = series.cast(pl.Int64, strict=False)
-        whole = table.is_csv and series.str.contains(_WHOLE).all() and not numbers.null_count()
-        return numbers if whole else series
+        return whole_or_texts(series) if table.is_csv else series
     if series.dtype.is_integer():
         numbers = series.cast(pl.Int64, strict=False)
         if numbers.null_count():
@@ -64,6 +63,13 @@ def ids_of(batch: Batch, column: str) -> pl.Series:
             raise DataError(f"{table}: the ID in row {row} is too large for a whole number; write it as a text")
         return numbers
     raise DataError(f"{table}: column '{series.name}' holds {series.dtype}; IDs must be whole numbers or texts")
+
+
+def whole_or_texts(texts: pl.Series) -> pl.Series:
+    """Return IDs that are written as texts: as whole numbers if all of them are such."""
+    numbers = texts.cast(pl.Int64, strict=False)
+    whole = texts.str.contains(_WHOLE).all() and not numbers.null_count()
+    return numbers if whole else texts
 
 
 def check_lengths(batch: Batch, texts: pl.Series) -> None:
@@ -104,13 +110,14 @@ def _parse_column(batch: Batch, column: str) -> Numbers | None:
     elif series.dtype == pl.String:
         written = write_plainly(series, settings)
         values = parse_numbers(written) if batch.table.is_csv else series.clear(len(series)).cast(pl.Float64)
-        if (marked := values.is_in(numbers_among(settings.missing))).any():  # a mark, perhaps written in another way
+        marks = numbers_among(settings.missing)
+        if marks and (marked := values.is_in(marks)).any():  # a mark, perhaps written in another way
             series, values = series.set(marked, None), values.set(marked, None)
         if values.null_count() == len(values):
             values = parse_dates(series, settings.date_format)
             dates = values.null_count() < len(values)
-            days = parse_days(pl.Series(settings.missing, dtype=pl.String)).drop_nulls().to_list()
-            if dates and (marked := values.is_in(days)).any():  # a mark is written as 2026-01-28 in any file
+            days = parse_days(pl.Series(settings.missing, dtype=pl.String)).drop_nulls().to_list() if dates else []
+            if days and (marked := values.is_in(days)).any():  # a mark is written as 2026-01-28 in any file
                 series, values = series.set(marked, None), values.set(marked, None)
         strange = values.is_null() & series.is_not_null()
         if strange.any():
@@ -132,7 +139,7 @@ def _parse_column(batch: Batch, column: str) -> Numbers | None:
             f"{batch.table}: column '{column}' holds {series.dtype}, which is neither a number nor a text; "
             f"write it as numbers, or leave it out with silos.{batch.table.silo}.exclude"
         )
-    result = values.fill_null(float("nan")).to_numpy()
+    result = (values.fill_null(float("nan")) if values.null_count() else values).to_numpy()
     if np.isinf(result).any():
         raise DataError(f"{batch.table}: column '{column}' is infinite in row {batch.row(np.isinf(result))}")
     large = not dates and bool((np.abs(result) > EXACT).any())
@@ -181,7 +188,7 @@ def _parse_texts(batch: Batch, column: str) -> pl.Series:
     if series.dtype != pl.String or column in batch.table.settings.categories:
         series = codes(series, batch.table)
     if marks := [mark for mark in batch.table.settings.missing if as_number(mark) is not None]:
-        written = codes(pl.Series(marks, dtype=pl.String), batch.table)
+        written = codes(pl.Series(marks, dtype=pl.String), batch.table).to_list()
         series = series.set(codes(series, batch.table).is_in(written), None)
     truths = series.is_in(sorted(spellings(["true", "false"])))
     return series.set(truths, None).fill_null(series.str.to_lowercase()) if truths.any() else series
@@ -212,7 +219,7 @@ def _find_marks(batch: Batch, column: str) -> Array:
     return result
 
 
-def codes(series: pl.Series, table: Table, *, names: bool = False) -> pl.Series:
+def codes(series: pl.Series, table: TableHead, *, names: bool = False) -> pl.Series:
     """Write numbers in one way, 1 for 1.0 and 1e0; leave other texts, and whole numbers such as 007, as they are.
 
     Where texts may be ``names``, 1e0 stays as it is, too.

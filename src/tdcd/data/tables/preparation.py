@@ -26,6 +26,7 @@ from pydantic import Field, ValidationError
 
 from tdcd.data.arrays import Array
 from tdcd.data.tables.columns import marks_of, numbers_of, texts_of
+from tdcd.data.tables.drift import Drift, Seen
 from tdcd.data.tables.reader import Batch, TableHead
 from tdcd.data.tables.survey import CategoryFacts, Facts, NumberFacts, Survey, text_among_numbers, unlike
 from tdcd.data.tables.suspects import date_spellings
@@ -90,8 +91,8 @@ class Number(Strict):
         """Whether one can compute with it."""
         return isfinite(self.mean) and isfinite(self.rest) and isfinite(self.deviation)
 
-    def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
-        """Write the numbers of some rows into columns of zeros (rows, outputs); return unknown values: none."""
+    def write(self, batch: Batch, rows: Array, out: Array) -> Seen:
+        """Write the numbers of some rows into columns of zeros (rows, outputs); return what they hold."""
         numbers = numbers_of(batch, self.name)
         if numbers is None:
             raise text_among_numbers(batch, self.name)
@@ -112,7 +113,7 @@ class Number(Strict):
         if self.flagged:
             out[:, 1] = unknown
         _write_marks(self, batch, rows, out)
-        return Counter()
+        return Seen(len(rows), int(unknown.sum()), float(out[:, 0].sum(dtype=np.float64)))
 
 
 class Category(Strict):
@@ -150,8 +151,8 @@ class Category(Strict):
         """Whether no category comes twice."""
         return len(set(self.values)) == len(self.values)
 
-    def write(self, batch: Batch, rows: Array, out: Array) -> Counter[str]:
-        """Write the numbers of some rows into columns of zeros (rows, outputs); return categories without a column."""
+    def write(self, batch: Batch, rows: Array, out: Array) -> Seen:
+        """Write the numbers of some rows into columns of zeros (rows, outputs); return what they hold."""
         if self.name not in batch.table.settings.categories:
             numbers = numbers_of(batch, self.name)
             if numbers is not None and not np.isnan(numbers.values).all():
@@ -161,13 +162,16 @@ class Category(Strict):
         places = {value: place for place, value in enumerate(self.values)}
         other = len(self.values) if self.other else -1
         place = texts.replace_strict(places, default=other, return_dtype=pl.Int32).to_numpy().copy()
+        strange = place == other
         if texts.null_count():
-            place[texts.is_null().to_numpy()] = len(self.values) + self.other if self.flagged else -1
+            missing = texts.is_null().to_numpy()
+            strange &= ~missing
+            place[missing] = len(self.values) + self.other if self.flagged else -1
         known = np.flatnonzero(place >= 0)
         out[known, place[known]] = 1.0
         _write_marks(self, batch, rows, out)
-        strange = texts.drop_nulls().filter(~texts.drop_nulls().is_in(self.values))
-        return Counter(strange.to_list())
+        values = Counter[str](texts.filter(pl.Series(strange)).to_list() if strange.any() else ())
+        return Seen(len(rows), texts.null_count(), unknown=int(strange.sum()), values=values)
 
 
 def _mark_outputs(column: Number | Category) -> list[str]:
@@ -197,6 +201,15 @@ class Preparation(Strict):
         """What the numbers of a row stand for, in order."""
         return [name for column in self.columns for name in column.outputs]
 
+    @property
+    def inputs(self) -> dict[str, range]:
+        """Which of these numbers each column becomes."""
+        result, start = {}, 0
+        for column in self.columns:
+            result[column.name] = range(start, start + len(column.outputs))
+            start += len(column.outputs)
+        return result
+
     def describe(self) -> str:
         """Tell it in a few words."""
         numbers = sum(isinstance(column, Number) for column in self.columns)
@@ -206,18 +219,15 @@ class Preparation(Strict):
         constant = [column.name for column in self.columns if column.constant]
         return text + (f"; left out, as all training rows hold the same: {join_names(constant)}" if constant else "")
 
-    def apply(self, batch: Batch, rows: Array, unknown: dict[str, Counter[str]]) -> Array:
-        """Return the numbers (rows, outputs) of some rows of a batch.
-
-        Categories that have no column of their own are counted in ``unknown``, by column.
-        """
+    def apply(self, batch: Batch, rows: Array, drift: Drift | None = None) -> Array:
+        """Return the numbers (rows, outputs) of some rows of a batch; count in ``drift`` what their columns hold."""
         out = np.zeros((len(rows), len(self.outputs)), dtype=np.float32)
         start = 0
         for column in self.columns:
             width = len(column.outputs)
-            strange = column.write(batch, rows, out[:, start : start + width])
-            if strange:
-                unknown.setdefault(column.name, Counter()).update(strange)
+            seen = column.write(batch, rows, out[:, start : start + width])
+            if drift:
+                drift.count(column.name, seen)
             start += width
         return out
 

@@ -8,20 +8,21 @@ import csv
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, KeysView, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from polars import selectors as cs
 
 from tdcd.data.arrays import Array
-from tdcd.data.tables.cells import DAY, EXACT, numbers_among, parse_days, spellings
+from tdcd.data.tables.cells import EXACT, numbers_among, spellings
 from tdcd.data.tables.csv_lines import LineError, count_rows
 from tdcd.data.tables.encodings import UTF8, EncodingError, find_encoding, open_utf8
+from tdcd.data.tables.missing import no_values, raw_cells
 from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import DataError, join_names, nearest
 
@@ -29,8 +30,6 @@ T = TypeVar("T")
 
 CELLS = 1_000_000
 """Read at a time, at most."""
-RAW = "\0"
-"""Begins the name of a column of cells as they are written."""
 PEEK = 1000
 """Rows that are looked at to guess which columns hold numbers."""
 
@@ -66,7 +65,7 @@ class Numbers(NamedTuple):
 class Batch:
     """Some rows of a table."""
 
-    table: "Table"
+    table: "TableHead"
     rows: Array
     """Their numbers in the file, ascending, from 1."""
     frame: pl.DataFrame
@@ -172,6 +171,11 @@ class RemoteTable(TableHead):
 class Table(TableHead):
     """A client's file."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Elsewhere it must be the same file: not looked at again, but compared with what it looked like here."""
+        own = {"path": self.path.absolute(), "_stamp": self._stamp, "rows": self.rows}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | own
+
     @cached_property
     def is_csv(self) -> bool:
         """Whether it is a CSV file, not Parquet, by its name; checked against what is in it."""
@@ -243,9 +247,14 @@ class Table(TableHead):
             raise DataError(f"{self}: cannot be read: {error.strerror}") from error
         return status.st_size, status.st_mtime_ns
 
+    @property
+    def changed(self) -> bool:
+        """Whether the file does not look as it did when it was first read."""
+        return self._stamp != self._look_at_file()
+
     def check_unchanged(self) -> None:
         """Rows are known by their number from one pass to the next, so the file must stay what it was."""
-        if self._stamp != self._look_at_file():
+        if self.changed:
             raise DataError(f"{self}: it has changed while it was being read; start again when it is complete")
 
     @cached_property
@@ -286,7 +295,8 @@ class Table(TableHead):
 
     def _pieces(self, names: list[str], numeric: frozenset[str], skip: int = 0) -> Iterator[pl.DataFrame]:
         """Yield rows; where columns are read as numbers, only up to the first piece that holds something else."""
-        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*self._no_values(), *self._raw(names))
+        cleaning = (*no_values(self.settings, csv=self.is_csv), *raw_cells(self.settings, names))
+        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*cleaning)
         cleaned = cleaned.slice(skip) if skip else cleaned
         size = max(1, CELLS // len(names))
         try:
@@ -308,7 +318,8 @@ class Table(TableHead):
         plain = (settings.decimal, settings.thousands) == (".", "")
         if not plain or settings.missing_flags or numbers_among(settings.missing):
             return frozenset()
-        first = self._guarded(lambda: self._scanned().head(PEEK).with_columns(*self._no_values()).collect())
+        cleaning = [*no_values(settings, csv=True)]
+        first = self._guarded(lambda: self._scanned().head(PEEK).with_columns(*cleaning).collect())
         taken = {settings.id, settings.label, *settings.categories}
         return frozenset(
             name
@@ -342,27 +353,6 @@ class Table(TableHead):
     def _other_encoding(self) -> str:
         """What to do about a file in another encoding."""
         return f'Save it in UTF-8, or name its encoding, such as "cp1252". {self.advise("encoding")}'
-
-    def _no_values(self) -> Iterator[pl.Expr]:
-        """Say how cells become null: texts once they are stripped, numbers by their value."""
-        texts = (cs.string() | cs.categorical() | cs.enum() | cs.boolean()).cast(pl.String).str.strip_chars()
-        yield pl.when(~texts.is_in(sorted({"", *spellings(self.settings.missing)}))).then(texts)
-        if not self.is_csv:
-            marks = numbers_among(self.settings.missing)
-            whole = [int(mark) for mark in marks if mark.is_integer()]
-            integer, single, double = cs.integer(), cs.by_dtype(pl.Float32), cs.by_dtype(pl.Float64)
-            yield pl.when(~integer.cast(pl.Int64, strict=False).is_in(whole).fill_null(value=False)).then(integer)
-            for kind, values in ((single, [float(np.float32(mark)) for mark in marks]), (double, marks)):
-                yield pl.when(~(kind.is_nan() | kind.cast(pl.Float64).is_in(values))).then(kind)
-            yield pl.when(~cs.decimal().cast(pl.Float64).is_in(marks)).then(cs.decimal())
-            days = parse_days(pl.Series(self.settings.missing, dtype=pl.String)).drop_nulls().to_list()
-            dates = cs.date() | cs.datetime()
-            yield pl.when(~(dates.cast(pl.Datetime("us")).dt.epoch("us") / DAY).is_in(days)).then(dates)
-
-    def _raw(self, names: Sequence[str]) -> Iterator[pl.Expr]:
-        """Keep cells also as they are written, where it counts which mark of no value stood there."""
-        if self.settings.missing_flags:
-            yield cs.by_name(*names).as_expr().name.prefix(RAW)
 
     def _guarded(self, action: Callable[[], T]) -> T:
         """Read something; say what is wrong with the file if that fails."""
