@@ -67,9 +67,9 @@ class LightSession(Session):
         assert ready  # noqa: S101
         return types.Embeddings(torch.zeros(len(ready.numbers[Part.TRAIN]), ready.width, dtype=self.job.training.dtype))
 
-    def _score(self, request: types.Score) -> types.Scores:  # noqa: ARG002
+    def _score(self, request: types.Score) -> types.Scores:
         assert self._ready  # noqa: S101
-        held = {part.word: len(numbers) for part, numbers in self._ready.numbers.items() if len(numbers)}
+        held = {part.word: len(numbers) for part, numbers in self._ready.numbers.items() if part.word in request.parts}
         rows = tuple(torch.zeros(n, self._ready.width, dtype=self.job.training.dtype) for n in held.values())
         return types.Scores(tuple(held), rows)
 

@@ -227,7 +227,7 @@ def _calls(site: Site) -> Iterator[Case]:
 
     def join(**changes: Any) -> list[wire.Frame]:
         fields: dict[str, Any] = {"protocol": PROTOCOL, "version": VERSION, "job": shared.text}
-        fields |= {"silo": ATTACKED, "client": "silo-1-1"}
+        fields |= {"silo": ATTACKED, "client": "silo-1-1", "serves": False}
         return [to_wire(frame) for frame in frames(pack(Join(**(fields | changes))))]
 
     def attend(pair: Pair, sent: list[wire.Frame]) -> Callable[[], Any]:

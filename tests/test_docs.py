@@ -1,6 +1,7 @@
 """The documentation keeps up with the code."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", JOB_PAGE, re.DOTALL)
     table = tomllib.loads(text)
     parse_job(table, "docs")
-    assert set(table) | {"workers", "labels"} == set(Job.model_fields)
+    assert set(table) | {"workers", "labels", "address"} == set(Job.model_fields)
     assert "# workers =" in text
+    assert "# address =" in text
     assert set(table["data"]) | {"directory", "pixels", "sets"} == set(SetData.model_fields)
     assert "# directory =" in text
     assert set(table["silos"]["left"]) == {"clients", "rows", "model", *SiloSettings.model_fields}
@@ -84,6 +86,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+def test_scripts_in_the_docs_are_bash() -> None:
+    for script in (ROOT / "docs").rglob("*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)  # noqa: S607
 
 
 def test_the_readme_names_the_two_commands() -> None:

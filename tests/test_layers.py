@@ -1,6 +1,6 @@
 """Imports point left only.
 
-core <- models, data, runs <- compute <- engines <- training <- jobs <- sites, experiments <- cli
+core <- models, data, runs <- compute <- engines <- cluster <- training <- jobs <- serving <- sites, experiments <- cli
 """
 
 import ast
@@ -20,14 +20,17 @@ BELOW: dict[str, set[str]] = {
     "runs": BASE | {"core"},
     "compute": {"errors", "core", "models", "data"},
     "engines": {"errors", "core", "models", "data", "compute"},
-    "training": BASE | {"core", "models", "data", "runs", "compute", "engines"},
-    "jobs": BASE | {"core", "models", "data", "runs", "compute", "engines", "training"},
-    "sites": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "jobs"},
-    "experiments": BASE | {"costs", "core", "models", "data", "runs", "compute", "engines", "training", "jobs"},
+    "cluster": {"errors", "core", "models", "data", "compute", "engines"},
+    "training": BASE | {"core", "models", "data", "runs", "compute", "engines", "cluster"},
+    "jobs": BASE | {"core", "models", "data", "runs", "compute", "engines", "cluster", "training"},
+    "serving": BASE | {"core", "models", "data", "runs", "compute", "training", "jobs"},
+    "sites": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "jobs", "serving"},
+    "experiments": BASE
+    | {"costs", "core", "models", "data", "runs", "compute", "engines", "cluster", "training", "jobs"},
     "reports": BASE | {"costs", "core", "runs"},
     "cli": BASE
-    | {"costs", "core", "models", "data", "runs", "compute", "engines", "training", "jobs", "sites"}
-    | {"experiments", "reports"},
+    | {"costs", "core", "models", "data", "runs", "compute", "engines", "cluster", "training", "jobs", "sites"}
+    | {"serving", "experiments", "reports"},
 }
 OUTSIDE_CORE = {
     "pydantic",
@@ -97,6 +100,23 @@ def test_one_module_knows_grpc_and_protobuf() -> None:
     for path in set(PACKAGE.rglob("*.py")) - known:
         strange = {name for name in imports(path) if re.match(r"grpc|google|tdcd\.sites\.transport\.wire", name)}
         assert not strange, path
+
+
+def test_two_modules_know_ray() -> None:
+    known = {PACKAGE / "cluster" / name for name in ("ray_session.py", "ray_fleet.py")}
+    for path in set(PACKAGE.rglob("*.py")) - known:
+        assert "ray" not in {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_one_package_knows_onnx() -> None:
+    for path in set(PACKAGE.rglob("*.py")) - set((PACKAGE / "serving" / "export").glob("*.py")):
+        assert not {name.split(".")[0] for name in imports(path)} & {"onnx", "onnxscript", "onnxruntime"}, path
+
+
+def test_only_the_server_knows_the_web() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent != PACKAGE / "serving" / "http":
+            assert not {name.split(".")[0] for name in imports(path)} & {"starlette", "uvicorn"}, path
 
 
 def loaded_by(module: str) -> set[str]:

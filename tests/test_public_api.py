@@ -7,19 +7,20 @@ import sys
 import tdcd
 
 PUBLIC = {
-    "Callback", "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation", "Federation", "Job",
-    "JobCallback", "JobData", "JobError", "JobResult", "Labels", "ModelError", "Result", "Run", "RunError", "Samples",
-    "Settings", "Silo", "SiloSettings", "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError",
-    "aggregators", "callbacks", "codecs", "load_blocks", "load_data", "load_job", "load_run", "load_sweep", "models",
-    "objectives", "optimizers", "read_run", "read_study", "run_job", "run_sweep", "schedules", "sweep_function",
-    "times", "traffic_by_round", "train", "write_report", "write_study",
+    "ArrayFile", "Callback", "ClusterError", "Costs", "DataError", "DeploymentError", "DivergedError", "Evaluation",
+    "Export", "Federation", "Job", "JobCallback", "JobData", "JobError", "JobResult", "Labels", "Model", "ModelError",
+    "Result", "RowSource", "RunError", "Samples", "Settings", "Silo", "SiloSettings", "Simulation", "State", "Stop",
+    "Sweep", "SweepObserver", "TdcdError", "aggregators", "assemble", "callbacks", "codecs", "estimate_constants",
+    "export_model", "load_blocks", "load_data", "load_job", "load_model", "load_sweep", "models", "objectives",
+    "optimizers", "read_run", "read_study", "run_job", "run_sweep", "schedules", "sweep_function", "theory", "times",
+    "traffic_by_round", "train", "write_report", "write_study",
 }  # fmt: skip
 CALLBACKS = {"Callback", "EarlyStopping", "FinishedRound", "GradientRecorder", "Progress", "Start", "Stop"}
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}
 SETTINGS = {
-    "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "participation", "averaging", "aggregator",
-    "optimizer", "carry_optimizer", "proximal", "codec", "codec_for", "weight_decay", "clip_norm", "precision", "seed",
-    "evaluate_every", "select", "patience", "checkpoint_every",
+    "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "participation", "silo_dropout", "averaging",
+    "aggregator", "optimizer", "carry_optimizer", "proximal", "codec", "codec_for", "weight_decay", "clip_norm",
+    "precision", "seed", "evaluate_every", "select", "patience", "checkpoint_every",
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def test_signatures() -> None:
     simulated = [
         "federation", "models", "settings", "objective", "optimizer", "aggregator", "codec", "silos", "labels",
         "validation", "test", "initial", "batches", "engine", "compute", "workers", "device",
+        "address",
     ]  # fmt: skip
     assert list(inspect.signature(tdcd.Simulation).parameters) == [*simulated, "on_gradients"]
     assert list(inspect.signature(tdcd.train).parameters) == [

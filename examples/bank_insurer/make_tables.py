@@ -6,13 +6,13 @@
 
 The bank has three branches and the insurer four agencies, of very unequal size. Each organisation knows most of the
 people, not all, and everyone's rows lie in an order of their own. The files go to `loans/` or `income/` beside the
-jobs.
+jobs. Twenty people come later: `new-bank.csv`, `new-insurer.csv`, and the same people's rows by branch in `new/`.
 """
 
 import argparse
 import lzma
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ KNOWN = {"bank": 0.95, "insurer": 0.90}
 
 NEW = 20
 """People who come later, to predict."""
+LATER = ["default", "income", "part"]
+"""What nobody knows of them yet."""
 CREDIT = "default.payment.next.month"
 ADULT = (
     *("age", "workclass", "fnlwgt", "education", "education_years", "marital_status", "occupation", "relationship"),
@@ -74,20 +76,36 @@ def built_in() -> Mapping[str, pl.DataFrame]:
 
 
 def write(tables: Mapping[str, pl.DataFrame], directory: Path, seed: int = 2021) -> None:
-    """Deal every organisation's rows to its branches and write a file for each; the last 20 people come later."""
+    """Deal every organisation's rows to its branches and write a file for each; the last 20 people come later.
+
+    They are written twice: all of an organisation in one file, to predict where all is in one place, and dealt to its
+    branches in `new/`, without what the bank will only know later, to predict across sites.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for number, (silo, everyone) in enumerate(tables.items()):
-        everyone.tail(NEW).write_csv(directory / f"new-{silo}.csv")
+        new = everyone.tail(NEW)
+        new.write_csv(directory / f"new-{silo}.csv")
         table = everyone.head(-NEW)
         generator = np.random.default_rng((seed, number))
         known = generator.permutation(table.height)[: round(KNOWN[silo] * table.height)]
-        ends = np.cumsum([0, *BRANCHES[silo].values()]) * len(known)
-        (directory / silo).mkdir(parents=True, exist_ok=True)
-        for branch, name in enumerate(BRANCHES[silo]):
-            rows = table[known[round(ends[branch]) : round(ends[branch + 1])].tolist()]
-            path = directory / silo / name
-            rows.write_csv(path) if path.suffix == ".csv" else rows.write_parquet(path)
+        for path, rows in deal(table, known, silo, directory / silo):
             print(f"{path}: {rows.height} rows of {rows.width} columns")
+        later = new.drop(LATER, strict=False)
+        list(deal(later, generator.permutation(NEW), silo, directory / "new" / silo))
+        if not number:
+            identity = later.columns[0]
+            later.select(identity).write_csv(directory / "new-ids.csv")
+
+
+def deal(table: pl.DataFrame, order: np.ndarray, silo: str, folder: Path) -> Iterator[tuple[Path, pl.DataFrame]]:
+    """Write a file of rows for each of an organisation's branches; yield them."""
+    ends = np.cumsum([0, *BRANCHES[silo].values()]) * len(order)
+    folder.mkdir(parents=True, exist_ok=True)
+    for branch, name in enumerate(BRANCHES[silo]):
+        rows = table[order[round(ends[branch]) : round(ends[branch + 1])].tolist()]
+        path = folder / name
+        rows.write_csv(path) if path.suffix == ".csv" else rows.write_parquet(path)
+        yield path, rows
 
 
 def _opened(path: Path) -> bytes:

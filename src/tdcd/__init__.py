@@ -8,18 +8,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdcd import models
+    from tdcd import models, theory
     from tdcd.core import aggregators, codecs, objectives, optimizers
     from tdcd.costs import Costs
     from tdcd.data.federation import Federation, Silo
     from tdcd.data.samples import Samples
-    from tdcd.errors import DataError, DeploymentError, DivergedError, JobError, ModelError, RunError, TdcdError
+    from tdcd.data.sources import ArrayFile, RowSource
+    from tdcd.errors import (
+        ClusterError,
+        DataError,
+        DeploymentError,
+        DivergedError,
+        JobError,
+        ModelError,
+        RunError,
+        TdcdError,
+    )
     from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
-    from tdcd.jobs.predict import Run, load_run
     from tdcd.jobs.run import JobCallback, JobResult, run_job
     from tdcd.jobs.schema import Job
     from tdcd.reports.comparison import write_study
@@ -29,8 +38,12 @@ if TYPE_CHECKING:
     from tdcd.runs.reader import read_run
     from tdcd.runs.records import Evaluation
     from tdcd.runs.store import load_blocks
+    from tdcd.serving.assemble import assemble
+    from tdcd.serving.export.directory import Export, export_model
+    from tdcd.serving.model import Model, load_model
     from tdcd.training import callbacks, schedules
     from tdcd.training.callbacks import Callback, Stop
+    from tdcd.training.constants import estimate_constants
     from tdcd.training.labels import Labels
     from tdcd.training.result import Result
     from tdcd.training.settings import Settings, SiloSettings
@@ -42,12 +55,15 @@ __version__ = "0.1.0"
 
 # Where each public name lives. They are imported on first use: `tdcd --help` need not wait for torch.
 _HOMES = {
+    "ArrayFile": "tdcd.data.sources",
     "Callback": "tdcd.training.callbacks",
+    "ClusterError": "tdcd.errors",
     "Costs": "tdcd.costs",
     "DataError": "tdcd.errors",
     "DeploymentError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
     "Evaluation": "tdcd.runs.records",
+    "Export": "tdcd.serving.export.directory",
     "Federation": "tdcd.data.federation",
     "Job": "tdcd.jobs.schema",
     "JobCallback": "tdcd.jobs.run",
@@ -55,9 +71,10 @@ _HOMES = {
     "JobError": "tdcd.errors",
     "JobResult": "tdcd.jobs.run",
     "Labels": "tdcd.training.labels",
+    "Model": "tdcd.serving.model",
     "ModelError": "tdcd.errors",
     "Result": "tdcd.training.result",
-    "Run": "tdcd.jobs.predict",
+    "RowSource": "tdcd.data.sources",
     "RunError": "tdcd.errors",
     "Samples": "tdcd.data.samples",
     "Settings": "tdcd.training.settings",
@@ -69,10 +86,13 @@ _HOMES = {
     "Sweep": "tdcd.experiments.sweep_file",
     "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
+    "assemble": "tdcd.serving.assemble",
+    "estimate_constants": "tdcd.training.constants",
+    "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.jobs.data",
     "load_job": "tdcd.jobs.load",
-    "load_run": "tdcd.jobs.predict",
+    "load_model": "tdcd.serving.model",
     "load_sweep": "tdcd.experiments.sweep_file",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
@@ -94,15 +114,19 @@ _MODULES = {
     "objectives": "tdcd.core.objectives",
     "optimizers": "tdcd.core.optimizers",
     "schedules": "tdcd.training.schedules",
+    "theory": "tdcd.theory",
 }
 
 __all__ = [
+    "ArrayFile",
     "Callback",
+    "ClusterError",
     "Costs",
     "DataError",
     "DeploymentError",
     "DivergedError",
     "Evaluation",
+    "Export",
     "Federation",
     "Job",
     "JobCallback",
@@ -110,9 +134,10 @@ __all__ = [
     "JobError",
     "JobResult",
     "Labels",
+    "Model",
     "ModelError",
     "Result",
-    "Run",
+    "RowSource",
     "RunError",
     "Samples",
     "Settings",
@@ -125,12 +150,15 @@ __all__ = [
     "SweepObserver",
     "TdcdError",
     "aggregators",
+    "assemble",
     "callbacks",
     "codecs",
+    "estimate_constants",
+    "export_model",
     "load_blocks",
     "load_data",
     "load_job",
-    "load_run",
+    "load_model",
     "load_sweep",
     "models",
     "objectives",
@@ -141,6 +169,7 @@ __all__ = [
     "run_sweep",
     "schedules",
     "sweep_function",
+    "theory",
     "times",
     "traffic_by_round",
     "train",

@@ -16,9 +16,11 @@ from tdcd.jobs.schema import Job
 ROUNDS = 3
 
 
-def wanted(labels: dict[str, Any] | None = None, own: dict[str, Any] | None = None, **training: Any) -> Job:
-    """Return a job of two silos with these settings."""
-    table = patient(job(2, 3, own)).as_table()
+def wanted(
+    labels: dict[str, Any] | None = None, own: dict[str, Any] | None = None, silos: int = 2, **training: Any
+) -> Job:
+    """Return a job of two silos, or more, with these settings."""
+    table = patient(job(silos, 3, own)).as_table()
     table["training"] |= training
     return parse_job(table | ({"labels": labels} if labels else {}), "job")
 

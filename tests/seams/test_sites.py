@@ -65,6 +65,12 @@ def test_who_takes_part_and_how_often(
     check_equal(at_sites(job, tmp_path), simulated(job), 1e-9 if labels else 0.0)
 
 
+@pytest.mark.parametrize("more", [{}, {"codec": "float16"}, {"participation": 0.5}], ids=repr)
+def test_missing_silos(more: dict[str, Any], tmp_path: Path) -> None:
+    job = wanted(silos=3, silo_dropout=0.4, **more)
+    check_equal(at_sites(job, tmp_path), simulated(job))
+
+
 TOGETHER: dict[str, Any] = {
     "aggregator": {"kind": "momentum", "momentum": 0.5, "size": "1/N"},
     "optimizer": {"kind": "adam"},
@@ -72,6 +78,7 @@ TOGETHER: dict[str, Any] = {
     "codec": "bfloat16",
     "proximal": 0.1,
     "rate": 0.01,
+    "silo_dropout": 0.3,
 }
 """All that remembers or rounds, at once."""
 

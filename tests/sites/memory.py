@@ -112,7 +112,7 @@ class Federation:
                 await self._talk(who, stream)
 
     async def _talk(self, who: Identity, stream: Stream) -> None:
-        join = Join(PROTOCOL, VERSION, SharedJob.of(self.job).text, who.silo, who.client or "")
+        join = Join(PROTOCOL, VERSION, SharedJob.of(self.job).text, who.silo, who.client or "", False)
         for piece in frames(pack(join)):
             await stream.send(piece)
         assembler = Assembler(LARGEST)

@@ -192,6 +192,9 @@ LIES: dict[str, Callable[[dict[str, list[float]]], object]] = {
     "more rows are right than there are": lambda sums: sums.update(both=[x + 1e3 for x in sums["both"]]),
     "its classes do not add up": lambda sums: sums.update(truth=[x + 1 for x in sums["truth"]]),
     "its counts are not whole numbers": lambda sums: sums.update(both=[0.5, 0.5]),
+    "its counts in bins do not add up": lambda sums: sums.update(
+        bin_positives=[count + 1 for count in sums.get("bin_positives", [])]
+    ),
     "its ranks are negative": lambda sums: sums.update(ranks=[-x for x in sums["ranks"]]),
     "it does not fit the loss": lambda sums: sums.update(both=[1.0]),
 }

@@ -232,10 +232,13 @@ def test_metrics_are_found_where_labels_are(tell: bool, label_only: bool, tmp_pa
         scores = sum(n(n.initial(), samples.features[silo], training=False) for silo, n in setup.networks.items())
         assert isinstance(scores, torch.Tensor)
         expected = measure(wanted.training.objective, scores.detach(), samples.labels)
-        del expected["auprc"]
+        area = expected.pop("auprc")
         for silo, (measurement, _) in result.items():
             known: Any = pytest.approx(expected, rel=1e-9) if tell or silo == label_holder else {}
-            assert measurement.measures[part] == known
+            measures = dict(measurement.measures[part])
+            if "auprc" in measures:
+                assert abs(measures.pop("auprc") - area) <= measures.pop("auprc_error")
+            assert measures == known
             assert measurement.rows[part] == Rows(len(samples), len(samples)), "all hubs know how many"
 
 
@@ -586,3 +589,33 @@ def test_sums_that_cannot_be_leave_their_client_out(
     measured = run_virtually(run())
     assert measured[0][0].measures[Part.TEST]["accuracy"] <= 1
     assert any("client 'silo-1-1' is left out: " in line and " of " in line for line in federation.log)
+
+
+def test_a_client_counts_no_bin_of_few_rows() -> None:
+    from tdcd.data.holdout import Part
+    from tdcd.sites.client.label_holder import LabelHolder
+    from tdcd.sites.messages.frames import RefusedError
+    from tdcd.sites.messages.types import Judge
+    from tdcd.training.labels import Labels
+    from tdcd.training.settings import Settings
+
+    wanted = Settings(loss="binary-cross-entropy", rounds=1, rate=0.1, precision="float64")
+    holder = LabelHolder(Labels(silo="bank", sharing="stale"), wanted, 1, {Part.TEST: (torch.arange(40) % 2).double()})
+    ranked = torch.arange(1.0, 41.0).double().unsqueeze(1)
+
+    def judge(*edges: float, rows: int = 1) -> dict[str, list[float]]:
+        between = torch.tensor([edges] * rows, dtype=torch.float64)
+        present = torch.ones(40, dtype=torch.uint8)
+        return holder.judge(Judge(("test",), (ranked,), (ranked,), (present,), (between,))).tallies["test"]
+
+    assert judge(20.5)["bin_rows"] == [20, 20]
+    assert judge(20.5)["bin_positives"] == [10, 10]
+    assert judge(20.5, np.inf)["bin_rows"] == [20, 20, 0]
+    assert "bin_rows" not in judge()
+    with pytest.raises(RefusedError, match="the hub asks for test counts of fewer than 10 of its rows"):
+        judge(20.5, 21.5)
+    for edges in ((20.5, 10.5), (np.nan,), tuple(range(200))):
+        with pytest.raises(RefusedError, match="bins that are not in ascending order, or too many"):
+            judge(*edges)
+    with pytest.raises(RefusedError, match="bins that do not fit the scores"):
+        judge(20.5, rows=2)

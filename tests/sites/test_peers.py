@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ class World:
 
     def start(self, name: str, shared: SharedJob | None = None) -> Peers:
         others = {n: Peer(n, "memory:1", self.stubs[n]) for n in self.names if n != name}
-        own: Any = None
+        own: Any = SimpleNamespace(names=())  # nobody calls but hubs
         shared = shared or SharedJob.of(job())
         peers = self.hubs[name] = Peers(name, shared, others, self.deadline, self.log.append)
         self.stubs[name].service = Reception(name, shared, own, peers, own)

@@ -10,11 +10,15 @@ from sites.tables import write_tables
 from tdcd.core.ledger import Traffic
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
-from tdcd.jobs.schema import Job
-from tdcd.runs.reader import read_history
+from tdcd.jobs.schema import Job, TableJob
+from tdcd.runs.reader import read_history, read_run
 from tdcd.runs.store import load_blocks
+from tdcd.serving.assemble import assemble
+from tdcd.serving.model import load_model
+from tdcd.serving.tables import Files
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.security.identity import Identity
+from tdcd.training.result import Result
 from zygote import REAL
 
 
@@ -32,6 +36,11 @@ def test_a_deployed_federation_ends_as_the_simulation_does(
         monkeypatch.setattr(subprocess, "Popen", REAL)
     assert callable(example)
     job: Job = example(tmp_path)
+    if example is write_tables:
+        job = load_job(
+            tmp_path / "job.toml",
+            {"deployment.assemble": "insurer", "deployment.assemble_every": 8, "deployment.importance": 1},
+        )
     federation = LocalFederation.laid_out(job, tmp_path / "deployed")
     federation.start(quiet=True)
     parts: list[str] = []
@@ -49,11 +58,37 @@ def test_a_deployed_federation_ends_as_the_simulation_does(
             for part in ("train", "validation", "test"):
                 assert getattr(here, part) == pytest.approx(dict(getattr(there, part)), abs=1e-6)
         total += history[-1].traffic
+        if example is write_tables:
+            assert {one.column for one in read_run(run).importance.entries} == {"", f"{silo}_a", f"{silo}_b"}  # type: ignore[union-attr]
+    check_assembled(job, expected, tmp_path)
     assert total == expected.kept.traffic  # what was really sent is what the ledger counts
     assert all(process.returncode == 0 for process in federation.processes.values()), logs
     alone = federation.sites[Identity(next(iter(federation.runs)))]  # started again, it needs nobody
     assert alone.start(quiet=True).wait(120) == 0
     assert "the training has ended before" in alone.log.read_text()
+
+
+def check_assembled(job: Job, expected: Result, folder: Path) -> None:
+    """The runs of all hubs make the model of the simulation."""
+    model = load_model(assemble([folder / "deployed"], folder / "model"))
+    assert (model.classes, model.result.kept.rows) == (expected.description.classes, expected.kept.rows)
+    assert model.result.kept.test == pytest.approx(dict(expected.kept.test), abs=1e-6)
+    if isinstance(job, TableJob):
+        files: Files = {silo: [file.file for file in own.files.values()] for silo, own in job.silos.items()}
+        run_job(job, folder / "simulated")
+        frames = [one.predict_tables(files).frame for one in (model, load_model(folder / "simulated"))]
+        assert frames[0].height > 100
+        made = load_model(folder / "deployed" / "insurer" / "run" / "model")  # as the job asks
+        assert made.predict_tables(files).frame.equals(frames[0])
+        log = (folder / "deployed" / "insurer" / "hub.log").read_text()
+        assert "made a model of all silos after round 8" in log
+        assert "the weights and the preparation of silo 'bank' go to the hub of silo 'insurer'" in "".join(
+            file.read_text() for file in (folder / "deployed" / "bank").glob("*.log")
+        )
+        assert frames[0].drop("probability of 1").equals(frames[1].drop("probability of 1"))
+        assert (frames[0]["probability of 1"] - frames[1]["probability of 1"]).abs().max() < 1e-6  # type: ignore[operator]
+    else:
+        assert model.predict_held_out().measures == pytest.approx(dict(expected.kept.test), abs=1e-6)
 
 
 def test_no_path_and_no_key_of_a_site_is_in_what_is_shared(tmp_path: Path) -> None:

@@ -126,11 +126,16 @@ def deployed(federation: Federation) -> Blocks:
 
 
 @settings(max_examples=examples(8), deadline=None)
-@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["uniform", "samples"]), st.integers(1, 40))
-def test_it_is_what_the_oracle_computes(silos: int, clients: int, averaging: str, batch: int) -> None:
+@given(
+    st.integers(1, 4), st.integers(1, 4), st.sampled_from(["uniform", "samples"]), st.integers(1, 40),
+    st.sampled_from([0.0, 0.4]),
+)  # fmt: skip
+def test_it_is_what_the_oracle_computes(
+    silos: int, clients: int, averaging: str, batch: int, silo_dropout: float
+) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         watched = Watched(monkeypatch)
-        wanted = patient(job(silos, clients, averaging=averaging, batch_size=batch))
+        wanted = patient(job(silos, clients, averaging=averaging, batch_size=batch, silo_dropout=silo_dropout))
         result = deployed(Federation(wanted, Path("unused")))
         batches = watched.agreed()
         assert all(len(zeta) == batch for zeta in batches.values())
@@ -221,7 +226,12 @@ def test_whatever_is_lost_what_is_left_is_computed(data: st.DataObject) -> None:
     """Random clients die or hang in random stages of random rounds."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         watched = Watched(monkeypatch)
-        wanted = job(data.draw(st.integers(1, 3)), 3, averaging=data.draw(st.sampled_from(["uniform", "samples"])))
+        wanted = job(
+            data.draw(st.integers(1, 3)),
+            3,
+            averaging=data.draw(st.sampled_from(["uniform", "samples"])),
+            silo_dropout=data.draw(st.sampled_from([0.0, 0.4])),
+        )
         federation = Federation(wanted, Path("unused"))
         everyone = [Identity(silo, name) for silo, names in federation.names().items() for name in names[1:]]
         moments = st.tuples(st.sampled_from(everyone), st.sampled_from(["embed", "descend"]), st.integers(1, ROUNDS))

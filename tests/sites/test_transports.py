@@ -10,18 +10,26 @@ import torch
 
 from tdcd.errors import TdcdError
 from tdcd.sites.messages.calls import ClientStatus, Hello, HubStatus, Opening, PeerStatus
-from tdcd.sites.messages.frames import Assembler, Frame, RefusedError, Stamp, frames
+from tdcd.sites.messages.frames import Assembler, Frame, RefusedError, Stamp, frames, message_in, one_frame
 from tdcd.sites.messages.packing import pack, unpack
 from tdcd.sites.messages.types import Embeddings, Step
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open
-from tdcd.sites.transport.base import EarlyError, NotAllowedError, RefusalError, RemoteHub, Stream, UnreachableError
+from tdcd.sites.transport.base import (
+    AwayError,
+    EarlyError,
+    NotAllowedError,
+    RefusalError,
+    RemoteHub,
+    Stream,
+    UnreachableError,
+)
 from tdcd.sites.transport.grpc import GrpcHub, GrpcServer
 from tdcd.sites.transport.memory import MemoryHub
 
 STATUS = HubStatus(
-    "bank", "loans", "round 3", 3, 9, 1.5, (ClientStatus("north", True, 10, 2, 0.5),),
-    (PeerStatus("insurer", "x:1", False),), 100, 200, 30, "", '{"round": 3}', 4.0, "0.1.0",
+    "bank", "loans", "round 3", 3, 9, 1.5, (ClientStatus("north", True, 10, 2, 0.5, 7),),
+    (PeerStatus("insurer", "x:1", False),), 100, 200, 30, "", '{"round": 3}', 4.0, "0.1.0", 3, 30, 1,
 )  # fmt: skip
 HELLO = Hello(1, "0.1.0", "insurer", "{}", "abc", 2, "start", '{"x": 1}')
 STEP = Step(torch.arange(6.0).reshape(3, 2))
@@ -60,6 +68,12 @@ class Service:
             message = assembler.feed(frame)
         self.heard.append((silo, message))
         return "of no use"
+
+    async def predict(self, caller: Identity | None, silo: str, frame: Frame) -> Frame:
+        if self.failure:
+            raise self.failure
+        self.heard.append((silo, frame))
+        return frame
 
     async def report(self, caller: Identity | None) -> HubStatus:
         return STATUS
@@ -156,6 +170,28 @@ def test_a_message_is_delivered_whole(way: Way, rows: int) -> None:
 
 
 @each_way
+@pytest.mark.parametrize("rows", [0, 3, 200_000])
+def test_a_question_is_one_frame_and_so_is_its_answer(way: Way, rows: int) -> None:
+    sent = Step(torch.rand(rows, 2))
+
+    async def test(service: Service, hub: RemoteHub) -> None:
+        frame = one_frame(pack(sent, Stamp("job", 1, 2, 3, 4)))
+        message = message_in(await hub.predict("insurer", frame, 10), 1 << 24)
+        assert service.heard[0][0] == "insurer"
+        assert message.stamp == Stamp("job", 1, 2, 3, 4)
+        assert torch.equal(unpack(message, Step).gradients, sent.gradients)
+        for late in (EarlyError("it does not serve yet"), AwayError("the hub of silo 'x' is away")):
+            service.failure = late
+            with pytest.raises(UnreachableError, match=str(late)):
+                await hub.predict("insurer", frame, 10)
+        service.failure = RefusedError("no IDs")
+        with pytest.raises(RefusalError, match="no IDs"):
+            await hub.predict("insurer", frame, 10)
+
+    run(way, test)
+
+
+@each_way
 def test_hubs_meet_and_report(way: Way) -> None:
     async def test(service: Service, hub: RemoteHub) -> None:
         assert await hub.meet(HELLO, 10) == Opening(7, '{"all": 1}')
@@ -183,6 +219,8 @@ def test_a_hub_that_is_not_there_is_unreachable() -> None:
                 await hub.meet(HELLO, 0.5)
             with pytest.raises(UnreachableError):
                 await hub.deliver("insurer", pieces(STEP), 0.5)
+            with pytest.raises(UnreachableError):
+                await hub.predict("insurer", one_frame(pack(STEP)), 0.5)
             with pytest.raises(UnreachableError):
                 await dialled(hub)
             assert await hub.explain()

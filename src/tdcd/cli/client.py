@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tdcd.cli.imports import importable
-from tdcd.cli.site import Insecure, Log, log_style, running
+from tdcd.cli.site import Insecure, Log, Serve, log_style, running
 
 EXAMPLES = """Examples:
 
@@ -22,9 +22,13 @@ def command(
     client: Annotated[str, typer.Option("--client", help="Its name in the job.")],
     site: Annotated[Path, typer.Option("--site", help="The site's own file.")] = Path("client.toml"),
     log: Log = "human",
+    serve: Serve = False,
     insecure: Insecure = False,
 ) -> None:
-    """Run a client until its hub says that the training is over; when the hub is away, it waits."""
+    """Run a client until its hub says that the training is over; when the hub is away, it waits.
+
+    With --serve it stays, and answers for the table that its site file names: serve = "new-north.csv", or data.
+    """
     from tdcd.jobs.load import load_job
     from tdcd.sites.client.main import run_client
     from tdcd.sites.site_file import ClientSite, read_site
@@ -33,4 +37,4 @@ def command(
     importable(job.parent)
     read, own = load_job(job), read_site(site, ClientSite)
     with running(f"{silo}/{client}", style, "stopped") as logger:
-        run_client(read, silo, client, own, insecure=insecure, log=logger.info)
+        run_client(read, silo, client, own, insecure=insecure, serve=serve, log=logger.info)

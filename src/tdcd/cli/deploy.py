@@ -8,13 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from tdcd.cli.imports import importable
-from tdcd.cli.site import Insecure
+from tdcd.cli.site import Insecure, Serve
 
 EXAMPLES = """Examples:
 
 tdcd deploy digits --local  [dim]# every hub and client a process, with certificates made on the spot[/dim]
 
 tdcd deploy loans.toml --local --out deployments/loans --set training.rounds=50
+
+tdcd deploy loans.toml --local --serve --new new-tables  [dim]# trains, then serves: new-tables/bank/north.csv …[/dim]
 """
 
 
@@ -28,10 +30,18 @@ def command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the job file.")
     ] = None,
+    serve: Serve = False,
+    new: Annotated[
+        Path | None,
+        typer.Option("--new", metavar="DIR", help="With --serve: clients' tables for predictions, SILO/CLIENT.csv."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Logs go to files only.")] = False,
     insecure: Insecure = False,
 ) -> None:
-    """Start every hub and every client of a job as a process of its own; started again, it goes on."""
+    """Start every hub and every client of a job as a process of its own; started again, it goes on.
+
+    With --serve they stay when the training is finished, until Ctrl-C, and answer tdcd predict --site.
+    """
     from tdcd.errors import JobError
     from tdcd.jobs.load import load_job
     from tdcd.sites.local_deployment import LocalFederation
@@ -42,12 +52,14 @@ def command(
             "at real sites every organisation starts its own, by tdcd hub and tdcd client. To start "
             "all of them on this machine, say --local"
         )
+    if new and not serve:
+        raise JobError("--new goes with --serve: tables for predictions are of no use to a training")
     importable(job.parent, Path())
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     overrides |= {"data.directory": str(data.resolve())} if data else {}
     read = load_job(job, overrides)
     folder = out or Path("deployments") / read.name
-    federation = LocalFederation.laid_out(read, folder, insecure=insecure)
+    federation = LocalFederation.laid_out(read, folder, insecure=insecure, serve=serve, new=new)
     typer.echo(f"{len(federation.sites)} processes; their files are in {folder}")
     try:
         federation.start(quiet=quiet)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.cli.imports import importable
-from tdcd.cli.site import Insecure, Log, log_style, running
+from tdcd.cli.site import Insecure, Log, Serve, log_style, running
 
 if TYPE_CHECKING:
     from tdcd.runs.records import Evaluation
@@ -19,6 +19,8 @@ tdcd hub loans.toml --silo bank  [dim]# with the site file hub.toml; started aga
 
 tdcd hub loans.toml --silo bank --site /etc/tdcd/hub.toml --log json
 
+tdcd hub loans.toml --silo bank --serve  [dim]# trains, if that is not done, then serves predictions[/dim]
+
 tdcd status hub.toml  [dim]# how it goes[/dim]
 """
 
@@ -28,15 +30,16 @@ def command(
     silo: Annotated[str, typer.Option("--silo", help="Whose hub this is.")],
     site: Annotated[Path, typer.Option("--site", help="The site's own file.")] = Path("hub.toml"),
     log: Log = "human",
+    serve: Serve = False,
     insecure: Insecure = False,
 ) -> None:
-    """Run a silo's hub to the end of the training.
+    """Run a silo's hub to the end of the training; with --serve, keep its model ready for predictions then.
 
     Started again after a stop, it resumes from the latest checkpoint that all hubs share.
     """
     from tdcd.jobs.load import load_job
     from tdcd.sites.hub.main import run_hub
-    from tdcd.sites.prometheus import serve
+    from tdcd.sites.prometheus import serve as serve_figures
     from tdcd.sites.site_file import HubSite, read_site
 
     style = log_style(log)
@@ -48,9 +51,10 @@ def command(
             silo,
             own,
             insecure=insecure,
+            serve=serve,
             callbacks=[_callback(logger)],
             log=logger.info,
-            watch=lambda snapshot: serve(snapshot, own.metrics),
+            watch=lambda snapshot: serve_figures(snapshot, own.metrics),
         )
 
 

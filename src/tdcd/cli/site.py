@@ -20,6 +20,10 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="Do without TLS; for addresses on this machine only, to try things.")
 ]
 
+Serve = Annotated[
+    bool, typer.Option("--serve", help="When the training is finished, stay for predictions: tdcd predict --site.")
+]
+
 
 def log_style(log: str) -> "Style":
     """Check how to write the log."""

@@ -23,6 +23,9 @@ tdcd status client.toml  [dim]# from a client's site[/dim]
 tdcd status hub.toml --watch 5
 """
 
+SERVING = "serving"
+"""The stage of a hub that answers questions about IDs."""
+
 
 def command(
     site: Annotated[Path, typer.Argument(help="The site file of the hub, or of one of its clients.")],
@@ -76,22 +79,32 @@ def _shown(reply: "HubStatus") -> "RenderableType":
         ("sent, received", f"{reply.bytes_sent / 1e6:,.1f} MB, {reply.bytes_received / 1e6:,.1f} MB"),
         ("of these evaluations", f"{reply.evaluation_bytes / 1e6:,.1f} MB"),
         ("evaluation", _describe_evaluation(reply.evaluation)),
+        *_describe_predictions(reply),
         ("last error", reply.last_error or "none"),
     ):
         head.add_row(Text(name, style="bold"), value)
     clients = Table(title="clients", title_justify="left")
-    for column in ("client", "there", "training rows", "left out", "heard"):
+    rows = "rows ready" if reply.stage == SERVING else "training rows"
+    for column in ("client", "there", rows, "left out", "heard"):
         clients.add_column(column, justify="left" if column in ("client", "there") else "right")
     for client in reply.clients:
         heard = f"{client.seconds_since_seen:.0f} s ago" if client.seconds_since_seen >= 0 else "–"
         there = "yes" if client.present else "no"
-        clients.add_row(client.name, there, f"{client.rows:,}", str(client.left_out), heard)
+        count = client.serves if reply.stage == SERVING else client.rows
+        clients.add_row(client.name, there, f"{count:,}", str(client.left_out), heard)
     peers = Table(title="other hubs", title_justify="left")
     for column in ("silo", "address", "answers"):
         peers.add_column(column)
     for peer in reply.peers:
         peers.add_row(peer.silo, peer.address, "yes" if peer.present else "no")
     return Group(head, clients, peers)
+
+
+def _describe_predictions(reply: "HubStatus") -> "list[tuple[str, str]]":
+    if reply.stage != SERVING:
+        return []
+    text = f"{reply.predicted:,} IDs in {reply.prediction_requests:,} requests; {reply.prediction_errors:,} errors"
+    return [("predictions", text)]
 
 
 def _describe_evaluation(evaluation: str) -> str:

@@ -17,7 +17,7 @@ import tomli_w
 from tdcd.errors import DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import ClientFile, Job, SetJob, TableJob
-from tdcd.sites.participants import check_job, read_set, silos_of
+from tdcd.sites.participants import check_job, check_serves, read_set, silos_of
 from tdcd.sites.security.identity import Identity, certify
 
 DAYS = 365
@@ -34,13 +34,15 @@ class LocalSite:
     job: Path
     log: Path
     insecure: bool = False
+    serve: bool = False
 
     def command(self) -> list[str]:
         """Return how it is started."""
         who, role = self.identity, ["client", "--client", self.identity.client or ""]
         role = role if who.client else ["hub"]
         parts = [sys.executable, "-P", "-m", "tdcd", role[0], str(self.job), "--silo", who.silo, *role[1:]]
-        return [*parts, "--site", str(self.file), *(["--insecure"] if self.insecure else [])]
+        parts += ["--insecure"] * self.insecure + ["--serve"] * self.serve
+        return [*parts, "--site", str(self.file)]
 
     def start(self, *, quiet: bool = False) -> "subprocess.Popen[bytes]":
         """Start it; its log goes to a file, and to standard error unless that is not wanted."""
@@ -62,7 +64,14 @@ class LocalFederation:
 
     @classmethod
     def laid_out(
-        cls, job: Job, folder: Path, *, insecure: bool = False, hosts: Mapping[str, str] | None = None
+        cls,
+        job: Job,
+        folder: Path,
+        *,
+        insecure: bool = False,
+        hosts: Mapping[str, str] | None = None,
+        serve: bool = False,
+        new: Path | None = None,
     ) -> "LocalFederation":
         """Write the job, certificates and site files; what is there already is kept, so that a run can go on.
 
@@ -71,11 +80,16 @@ class LocalFederation:
             folder: Where the files go.
             insecure: Do without certificates.
             hosts: Where each silo's hub answers; default: on 127.0.0.1.
+            serve: Stay for predictions when the training is finished.
+            new: Where the clients' tables for predictions are, as SILO/CLIENT.csv or .parquet; default: those that
+                they train on.
 
         Raises:
             TdcdError: the job cannot be deployed, or the folder holds another one.
         """
         check_job(job)
+        if serve:
+            check_serves(job)
         names = silos_of(job, read_set(job))
         everybody = [Identity(silo, client) for silo, clients in names.items() for client in (None, *clients)]
         data = {identity: _data(job, identity) for identity in everybody}
@@ -102,10 +116,14 @@ class LocalFederation:
                 if identity.client is None:
                     others = {name: address for name, address in hubs.items() if name != silo}
                     table = {"listen": hubs[silo], "peers": others, "run": "run"}
+                    if job.deployment.assemble not in (None, silo):  # whoever deploys it here agrees
+                        table["send_model"] = True
                 else:
                     table = {"hub": hubs[silo], "workers": 1, "compute": job.compute, "device": job.device}
                 if data[identity]:
                     table["data"] = data[identity]
+                if identity.client is not None and new is not None:
+                    table["serve"] = _new_table(new, identity)
                 if identity.client is not None and (written := _format(job, identity)):
                     table["table"] = written
                 if places := sorted({path.split(":")[0] for path in job.imports(silo).values()}):
@@ -123,7 +141,7 @@ class LocalFederation:
                 file = place / f"{identity.stem}.toml"
                 write_atomically(file, tomli_w.dumps(table))
                 log = place / f"{identity.stem}.log"
-                sites[identity] = LocalSite(identity, file, shared, log, insecure)
+                sites[identity] = LocalSite(identity, file, shared, log, insecure, serve)
         return cls(folder, sites, runs)
 
     def start(self, *, quiet: bool = False) -> None:
@@ -165,7 +183,8 @@ class LocalFederation:
     def stop(self) -> None:
         """Stop what still runs."""
         running = [process for process in self.processes.values() if process.poll() is None]
-        deadline = time.monotonic() + 5
+        serving = any(site.serve for site in self.sites.values())  # these do not end by themselves
+        deadline = time.monotonic() + (0.5 if serving else 5)
         for process in running:
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
@@ -201,6 +220,16 @@ def _data(job: Job, identity: Identity) -> str | None:
     if own is None:
         raise DeploymentError(f"silos.{identity.silo}.clients: to run all of it here, name every client's file")
     return own.file
+
+
+def _new_table(folder: Path, identity: Identity) -> str:
+    """Return where a client's table for predictions is on this machine."""
+    stem = folder / identity.silo / (identity.client or "")
+    files = [stem.with_name(stem.name + suffix) for suffix in (".csv", ".parquet")]
+    there = next((file for file in files if file.exists()), None)
+    if there is None:
+        raise DeploymentError(f"{files[0]}: no such file, nor .parquet: {identity} has no table for predictions")
+    return str(there.resolve())
 
 
 def _format(job: Job, identity: Identity) -> dict[str, Any]:

@@ -57,6 +57,20 @@ def check_job(job: Job) -> None:
         )
 
 
+def check_serves(job: Job) -> TableJob:
+    """Check that a job can predict across sites.
+
+    Raises:
+        JobError: it cannot.
+    """
+    if not isinstance(job, TableJob):
+        raise JobError(
+            f'--serve: the rows of data.source = "{job.data.source}" have no IDs that sites could be asked about; '
+            'predictions across sites go with data.source = "tables". Leave out --serve'
+        )
+    return job
+
+
 def allow_imports(job: Job, silo: str, site: Site) -> None:
     """Check that a site has allowed the code that the job names by import paths, and let it be found.
 

@@ -40,6 +40,18 @@ class HubCollector(Collector):
         traffic.add_metric(["received"], status.bytes_received)
         evaluations = CounterMetricFamily("tdcd_evaluation_bytes", "Bytes of tensors of evaluations.")
         evaluations.add_metric([], status.evaluation_bytes)
+        for name, text, value in (
+            ("tdcd_prediction_requests", "Questions about IDs, while the hub serves.", status.prediction_requests),
+            ("tdcd_predictions", "IDs that were answered for.", status.predicted),
+            ("tdcd_prediction_errors", "Questions that could not be answered.", status.prediction_errors),
+        ):
+            counter = CounterMetricFamily(name, text)
+            counter.add_metric([], value)
+            yield counter
+        serves = GaugeMetricFamily("tdcd_client_serves", "Rows that a client has ready.", labels=["client"])
+        for client in status.clients:
+            serves.add_metric([client.name], client.serves)
+        yield serves
         measured = GaugeMetricFamily("tdcd_measure", "The newest evaluation.", labels=["part", "measure"])
         partial = GaugeMetricFamily(
             "tdcd_measured_fraction", "Part of the rows that the newest evaluation measured.", labels=["part"]

@@ -14,7 +14,7 @@ from tdcd.sites.messages.frames import PROTOCOL
 
 VERSION = version("tdcd")
 
-_OWN = ("engine", "compute", "workers", "device", "baselines", "name")
+_OWN = ("engine", "address", "compute", "workers", "device", "baselines", "name")
 """What every site decides by itself."""
 
 

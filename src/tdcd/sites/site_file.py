@@ -69,6 +69,8 @@ class HubSite(Site):
     """For a published data set: where its files are."""
     metrics: Address | None = None
     """Where Prometheus may ask for figures; default: nowhere."""
+    send_model: bool = False
+    """Whether this silo's weights and preparation may go to the hub that the job names in deployment.assemble."""
 
 
 class ClientSite(Site):
@@ -80,6 +82,8 @@ class ClientSite(Site):
     """Certificates; only ``--insecure`` does without."""
     data: str | None = None
     """Its table; for a published data set: where its files are."""
+    serve: str | None = None
+    """The table of those to predict, once the training is finished; default: ``data``. May change at any time."""
     table: TableFormat = TableFormat()
     """How its table is written, where that is not as the job says."""
     compute: ComputeName = "auto"
@@ -158,7 +162,7 @@ def _resolve(table: dict[str, Any], beside: Path) -> None:
         return str((beside / Path(path).expanduser()).resolve())
 
     tls = table.get("tls")
-    for where, keys in ((table, ("run", "data")), (tls, ("ca", "certificate", "key"))):
+    for where, keys in ((table, ("run", "data", "serve")), (tls, ("ca", "certificate", "key"))):
         if isinstance(where, dict):
             for key in keys:
                 if isinstance(where.get(key), str) and where[key]:

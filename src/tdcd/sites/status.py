@@ -25,7 +25,22 @@ def ask(path: Path, *, insecure: bool = False) -> HubStatus:
     Raises:
         DeploymentError: it does not answer, or refuses.
     """
-    site = _site(path)
+    hub = hub_of(path, _site(path), insecure=insecure)
+    with event_loop() as run:
+        try:
+            return run(hub.report(WAIT))
+        except UnreachableError as error:
+            raise DeploymentError(f"the hub at {hub.address} does not answer: {run(hub.explain())}") from error
+        except RefusalError as error:
+            raise DeploymentError(f"the hub at {hub.address} does not answer: {error}") from error
+
+
+def hub_of(path: Path, site: HubSite | ClientSite, *, insecure: bool) -> GrpcHub:
+    """Return the hub that a site file is about, as its own site reaches it.
+
+    Raises:
+        DeploymentError: the file names no certificates, or they are not in order.
+    """
     address = _reachable(site.listen) if isinstance(site, HubSite) else site.hub
     if insecure:
         check_loopback(address)
@@ -35,15 +50,7 @@ def ask(path: Path, *, insecure: bool = False) -> HubStatus:
     else:
         own = _whose(Path(site.tls.certificate), Path(site.tls.ca))
         trust = Trust.of(site.tls, own)
-
-    hub = GrpcHub(trust, address, trust.own.silo)
-    with event_loop() as run:
-        try:
-            return run(hub.report(WAIT))
-        except UnreachableError as error:
-            raise DeploymentError(f"the hub at {address} does not answer: {run(hub.explain())}") from error
-        except RefusalError as error:
-            raise DeploymentError(f"the hub at {address} does not answer: {error}") from error
+    return GrpcHub(trust, address, trust.own.silo)
 
 
 def _site(path: Path) -> HubSite | ClientSite:

@@ -28,11 +28,20 @@ def check_sizes(request: Begin) -> None:
     """
     if not 0 < request.population <= MOST_SAMPLES:
         raise RefusedError(f"the hub speaks of {request.population:,} training samples")
-    for what, size in (("outputs", request.outputs), ("an embedding width", request.width)):
+    check_network_sizes(request.shape, request.outputs, request.width)
+
+
+def check_network_sizes(shape: tuple[int, ...] | None, outputs: int, width: int) -> None:
+    """Check how large a network is said to be.
+
+    Raises:
+        RefusedError: a size is impossible.
+    """
+    for what, size in (("outputs", outputs), ("an embedding width", width)):
         if not 0 < size <= MOST_OUTPUTS:
             raise RefusedError(f"the hub speaks of {what} of {size:,}")
-    if request.shape is not None and not all(0 < size <= MOST_OUTPUTS for size in request.shape):
-        raise RefusedError(f"the hub speaks of rows of the shape {request.shape}")
+    if shape is not None and not all(0 < size <= MOST_OUTPUTS for size in shape):
+        raise RefusedError(f"the hub speaks of rows of the shape {shape}")
 
 
 def sample_numbers(request: Begin, known: Mapping[Part, int] | None) -> dict[Part, Array]:

@@ -14,8 +14,9 @@ from tdcd.sites.messages.frames import RefusedError
 from tdcd.sites.messages.packing import check_numbers, fits
 from tdcd.sites.messages.types import Judge, Tallies
 from tdcd.training.labels import Labels
+from tdcd.training.rank_bins import MOST_BINS, why_not_count
 from tdcd.training.settings import Settings
-from tdcd.training.tally import tally
+from tdcd.training.tally import bins_of, tally
 
 
 def secret_noise(like: Tensor) -> Tensor:
@@ -49,10 +50,11 @@ class LabelHolder:
     def judge(self, request: Judge) -> Tallies:
         """Add up how good the model is on this client's rows, for every part that the hub sends scores of."""
         words = {part.word: part for part in self.labels}
-        if not len(request.parts) == len(request.scores) == len(request.ranks) == len(request.present):
+        each = (request.scores, request.ranks, request.present, request.edges)
+        if any(len(tensors) != len(request.parts) for tensors in each):
             raise RefusedError("the hub sends scores of some parts and ranks of others")
         record: dict[str, dict[str, list[float]]] = {}
-        for word, z, ranked, present in zip(request.parts, request.scores, request.ranks, request.present, strict=True):
+        for word, z, ranked, present, edges in zip(request.parts, *each, strict=True):
             if word not in words:
                 raise RefusedError(f"the hub sends scores of {word[:20]} rows, of which there are none here")
             labels = self.labels[words[word]]
@@ -61,5 +63,15 @@ class LabelHolder:
             check_numbers(z, shape, self.settings.dtype, f"{word} scores")
             check_numbers(ranked, shape, torch.float64, f"{word} ranks")
             if len(z):
-                record[word] = dict(tally(self.settings.objective, z, labels[there], ranked))
+                self._check_edges(edges, ranked, word)
+                record[word] = dict(tally(self.settings.objective, z, labels[there], ranked, edges))
         return Tallies(record)
+
+    def _check_edges(self, edges: Tensor, ranked: Tensor, word: str) -> None:
+        """Refuse to count in bins that are not bins, or that have too few of this client's rows."""
+        if edges.dtype != torch.float64 or edges.ndim != 2 or len(edges) != self.width:
+            raise RefusedError(f"the hub sends {word} bins that do not fit the scores")
+        if edges.shape[1] >= MOST_BINS or edges.isnan().any() or (edges[:, 1:] < edges[:, :-1]).any():
+            raise RefusedError(f"the hub sends {word} bins that are not in ascending order, or too many")
+        if bins_of(self.settings.objective, edges) and (why := why_not_count(ranked, edges)):
+            raise RefusedError(f"the hub asks for {word} {why}")

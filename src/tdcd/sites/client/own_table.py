@@ -159,28 +159,13 @@ class OwnTable:
         self._placed = Placed(places, checked.numpy())
         return self._placed
 
-    def encode(self, preparation: bytes) -> dict[Part, Tensor]:
-        """Return the rows of every part, as the network takes them."""
+    def encode(self, preparation: bytes) -> tuple[dict[Part, Tensor], dict[str, range]]:
+        """Return the rows of every part, as the network takes them, and which of their numbers each column becomes."""
         keyed, placed = known(self._keyed, "a request for IDs"), known(self._placed, "which IDs are common")
         self._log("encoding the rows")
-        made = self._read_preparation(preparation, silo_features(self._job, self._identity.silo, [keyed.table.table]))
+        made = read_preparation(preparation, silo_features(self._job, self._identity.silo, [keyed.table.table]))
         rows = encode_rows([keyed.table], made, {self._identity.client or "": placed.places}, placed.parts)
-        return {part: torch.from_numpy(numbers) for part, numbers in rows.items()}
-
-    def _read_preparation(self, text: bytes, features: Sequence[str]) -> Preparation:
-        """Read how columns become numbers: only those that this client's own copy of the job names as features."""
-        try:
-            made = Preparation.model_validate_json(text)
-        except ValidationError as error:
-            raise RefusedError(f"a malformed preparation: {next(problems(error))}"[:300]) from error
-        names = [column.name for column in made.columns]
-        if strange := sorted({*names} - {*features}):
-            raise RefusedError(f"the hub asks for column '{strange[0][:80]}', which is no feature of the job")
-        if len(set(names)) < len(names) or not all(column.valid for column in made.columns):
-            raise RefusedError("a preparation with a column twice, or with numbers that cannot be computed with")
-        if len(made.outputs) > MOST_INPUTS * max(1, len(features)):
-            raise RefusedError(f"a preparation of {len(made.outputs):,} inputs")
-        return made
+        return {part: torch.from_numpy(numbers) for part, numbers in rows.items()}, made.inputs
 
     def labels(self, parts: Mapping[Part, Array]) -> dict[Part, Tensor]:
         """Look up the labels of its own rows; nobody else hears of them."""
@@ -202,3 +187,25 @@ class OwnTable:
             column = own.table.settings.label or ""
             where = find_fact([own], column, error.label) if isinstance(error, LabelError) else ""
             raise DataError(f"{own.table}: {error}{where}") from error
+
+
+def read_preparation(text: bytes, features: Sequence[str]) -> Preparation:
+    """Read how columns become numbers: only those that this client's own copy of the job names as features."""
+    made = parse_preparation(text)
+    if strange := sorted({column.name for column in made.columns} - {*features}):
+        raise RefusedError(f"the hub asks for column '{strange[0][:80]}', which is no feature of the job")
+    if len(made.outputs) > MOST_INPUTS * max(1, len(features)):
+        raise RefusedError(f"a preparation of {len(made.outputs):,} inputs")
+    return made
+
+
+def parse_preparation(text: bytes) -> Preparation:
+    """Read how columns become numbers; whether they may is another question."""
+    try:
+        made = Preparation.model_validate_json(text)
+    except ValidationError as error:
+        raise RefusedError(f"a malformed preparation: {next(problems(error))}"[:300]) from error
+    names = [column.name for column in made.columns]
+    if len(set(names)) < len(names) or not all(column.valid for column in made.columns):
+        raise RefusedError("a preparation with a column twice, or with numbers that cannot be computed with")
+    return made

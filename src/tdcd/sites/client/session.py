@@ -35,6 +35,7 @@ from tdcd.errors import DataError, TdcdError
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job, TableJob
 from tdcd.sites.client.beginning import check_sizes, check_together, sample_numbers, shared_labels
+from tdcd.sites.client.dealing import Dealer
 from tdcd.sites.client.label_holder import LabelHolder
 from tdcd.sites.client.states import BEGINNING, OpenRound, Ready
 from tdcd.sites.messages import types
@@ -186,7 +187,9 @@ class Session:
             self._ready = Ready(request.setup, numbers, {}, request.population, request.width, None, None, holder)
             self.log(f"ready: labels of {len(numbers.get(Part.TRAIN, ())):,} training rows, and no features")
             return types.Begun()
-        found = self._own_table().encode(request.preparation) if data is None else self._rows_of_set(data, numbers)
+        found, columns = (
+            self._own_table().encode(request.preparation) if data is None else (self._rows_of_set(data, numbers), {})
+        )
         rows = {part: (x.to(settings.dtype) if x.is_floating_point() else x).to(device) for part, x in found.items()}
         shape = tuple(next(iter(rows.values())).shape[1:]) if rows else request.shape
         if shape != request.shape:
@@ -203,6 +206,7 @@ class Session:
         self._ready = Ready(
             request.setup, numbers, rows, request.population, request.width, network, worker, holder, received,
             self._codecs.encode_block(received, network.trainable),
+            Dealer(self.identity, settings.seed, self.job.deployment.importance, columns),
         )  # fmt: skip
         return types.Begun()
 
@@ -339,6 +343,11 @@ class Session:
         like = torch.zeros(len(now.mine), ready.width, dtype=self._settings.dtype)
         return check_coded(self._codecs.rows, rows, like, "the hub sends rows")
 
+    def rest(self) -> None:
+        """Let go of the rows and the network: the training is finished."""
+        self._abandon()
+        self._ready = self._weights = None
+
     def _abandon(self) -> None:
         """Give up local steps that wait for gradients: their round is begun again, or over."""
         self._round = None
@@ -348,9 +357,10 @@ class Session:
     # Evaluations
 
     def _score(self, request: types.Score) -> types.Scores:
-        """Embed all of its rows for an evaluation."""
+        """Embed all of its rows of some parts for an evaluation."""
         ready = known(self._ready, "the beginning")
-        network = known(ready.network, "a network")
+        network, dealer = known(ready.network, "a network"), known(ready.dealer, "columns")
+        dealer.check(request)
         if request.weights is not None:
             self._take_weights(request.version, request.weights, Codecs(), ready.received)
         version, block = known(self._weights, "weights")
@@ -358,8 +368,10 @@ class Session:
             raise RefusedError(f"the hub has sent weights of version {version}, not {request.version}")
         record = {}
         for part, rows in ready.rows.items():
-            if not len(rows):
+            if not len(rows) or part.word not in request.parts:
                 continue
+            if request.column is not None:
+                rows = dealer.deal(rows, request.column, request.repeat)
             with one_torch_thread(), borrow_stream(self._device):
                 if ready.worker is not None:
                     record[part.word] = ready.worker.embed_all(block, rows)

@@ -10,6 +10,7 @@ from tdcd.compute.worker import Worker
 from tdcd.core.network import Block, Network
 from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
+from tdcd.sites.client.dealing import Dealer
 from tdcd.sites.client.label_holder import LabelHolder
 
 BEGINNING = 1 << 28
@@ -37,6 +38,8 @@ class Ready:
     """Tensors like those that the hub sends with each round: weights, and what the optimizer remembers."""
     encoded: Block = field(default_factory=dict)
     """The same, as they travel in a round."""
+    dealer: Dealer | None = None
+    """Deals values of columns anew; none where there are no features."""
 
     @cached_property
     def most(self) -> int:

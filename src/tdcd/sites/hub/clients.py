@@ -144,10 +144,10 @@ class Clients:
                 except TimeoutError:
                     continue
 
-    async def tell(self, farewell: Farewell) -> None:
-        """Tell the clients that are there how the training ended; and those that come soon, if it is finished."""
+    async def tell(self, farewell: Farewell, *, wait: bool = True) -> None:
+        """Tell the clients that are there how the training ended; those that come soon, too, if it is finished."""
         await asyncio.gather(*(self._tell_one(link, farewell) for link in list(self.links.values())))
-        if farewell.status != FINISHED or not (away := set(self.names) - self.informed):
+        if not wait or farewell.status != FINISHED or not (away := set(self.names) - self.informed):
             return
         self.log(f"waiting {self.deadline:g} seconds to tell {join_names(sorted(away))} that the training is finished")
         with suppress(TimeoutError):

@@ -14,15 +14,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.network import named_tensors
 from tdcd.core.script import plan_rounds
 from tdcd.core.state import SiloState
 from tdcd.data.holdout import Part
-from tdcd.engines.base import Judge, Measurement, RewoundError, Verdict
+from tdcd.engines.base import Judge, Measurement, RewoundError, Verdict, block_bytes
 from tdcd.errors import AbsentError, DeploymentError, join_names
 from tdcd.files import write_atomically
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.evaluation import Evaluator
 from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.model_parts import SLACK, ModelParts
 from tdcd.sites.hub.rounds import Rounds, exchange_holders
 from tdcd.sites.hub.setup import HubSetup, Prepared
 from tdcd.sites.messages.calls import ClientStatus, HubStatus, PeerStatus
@@ -46,6 +48,7 @@ class Hub:
 
     context: HubContext
     setup: HubSetup = field(init=False)
+    parts: ModelParts = field(init=False)
     rounds: Rounds | None = None
     """Those of the present epoch."""
     _version: int = 0
@@ -55,7 +58,7 @@ class Hub:
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.setup = HubSetup(self.context)
+        self.setup, self.parts = HubSetup(self.context), ModelParts(self.context)
 
     @property
     def prepared(self) -> Prepared:
@@ -84,6 +87,7 @@ class Hub:
                 "checkpoints": {str(number): lineage for number, lineage in checkpoints.items()},
                 "token": secrets.token_hex(8),
                 "label_only": plan.label_only,
+                "part": self._part_bytes,
                 "width": prepared.model.width,
                 **self.setup.brought,
             }
@@ -116,7 +120,8 @@ class Hub:
             steps = {silo: job.settings_of(silo).local_steps for silo in set(everybody) - label_only}
             roles = plan_rounds(steps, job.labels.sharing or "shared", job.labels.label_holder, label_only)
             every = sum(plan.counts.values())
-            peers.most = every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
+            part = max(theirs.part for theirs in everybody.values())
+            peers.most = part + every * (prepared.model.width * job.training.dtype.itemsize + 16) + (1 << 20)
             try:
                 holders = await exchange_holders(context, prepared, roles)
             except RewoundError:
@@ -128,12 +133,23 @@ class Hub:
             context.progress.round = start
             return start, hashlib.blake2b(f"{lineage} {tokens}".encode(), digest_size=8).hexdigest()
 
+    @property
+    def _part_bytes(self) -> int:
+        """The bytes of this silo's part of a model."""
+        if self.parts.at in (None, self.context.silo):
+            return 0
+        network, made = self.prepared.model.network, self.setup.preparation
+        weights = block_bytes(dict(named_tensors(network.module))) if network else 0
+        return weights + (len(made.to_json().encode()) if made else 0) + SLACK
+
     async def run_round(self, state: SiloState, number: int) -> tuple[SiloState, Traffic]:
         """Run this silo's part of a round."""
         if self.rounds is None:
             raise RuntimeError("the hubs have not met")
         result = await self.rounds.run(state, number, self._version)
         self._version += 1
+        if self.parts.is_due(number):
+            await self.parts.gather(result[0].weights, number, finished=False)
         return result
 
     async def evaluate(self, state: SiloState, judge: Judge) -> tuple[Measurement, Verdict]:
@@ -142,6 +158,13 @@ class Hub:
         return await evaluator.evaluate(
             self.setup.ready().sent(state), self.context.progress.round, self._version, judge
         )
+
+    async def measure_importance(self) -> None:
+        """Measure how much this silo's columns matter to the model that the training ended with."""
+        from tdcd.sites.hub.importance import ColumnImportance  # brings polars
+
+        self._version += 1
+        await ColumnImportance(self.context, self.prepared, self.setup.preparation, self._version).measure()
 
     async def conclude(self, number: int, selected: int) -> bool:
         """Wait until all hubs have written what they hold at the end: one that was killed may need this one.
@@ -167,8 +190,14 @@ class Hub:
             )
         return True
 
-    async def farewell(self, status: str, why: str = "") -> None:
-        """Tell the clients that it is over; the other hubs, too, if it is because somebody was away for too long."""
+    async def farewell(self, status: str, why: str = "", *, wait: bool = True) -> None:
+        """Tell the clients that it is over; the other hubs, too, if it is because somebody was away for too long.
+
+        Args:
+            status: How it ends.
+            why: Who was away.
+            wait: Wait for clients that are away now, to tell them that it is finished.
+        """
         context = self.context
         context.progress.stage = status
         self._last_word = Farewell(status, why)
@@ -181,7 +210,7 @@ class Hub:
         file = context.directory / INFORMED
         if status == FINISHED:
             context.clients.informed |= _read_informed(file)
-        await context.clients.tell(self._last_word)
+        await context.clients.tell(self._last_word, wait=wait)
         if status == FINISHED and context.directory.exists():
             write_atomically(file, json.dumps(sorted(context.clients.informed)))
 
@@ -241,6 +270,8 @@ class Brought:
     """Drawn for this meeting: what follows has another lineage than what came of others."""
     label_only: bool = False
     width: int = 0
+    part: int = 0
+    """Bytes of what it brings to a model, where the job says that one hub makes it."""
 
 
 _BROUGHT = TypeAdapter(Brought)

@@ -12,9 +12,11 @@ from tdcd.sites.messages.types import (
     Digests,
     End,
     Evaluated,
+    Fall,
     HandedOver,
     Leave,
     MaskedPoints,
+    ModelPart,
     SiloEmbeddings,
     SiloGradients,
     SiloHolders,
@@ -22,7 +24,7 @@ from tdcd.sites.messages.types import (
     Waiting,
 )
 
-_ROUNDS = (SiloHolders, SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Concluded)
+_ROUNDS = (SiloHolders, SiloEmbeddings, SiloGradients, End, Waiting, SiloScores, Evaluated, Fall, Concluded, ModelPart)
 _ALIGNMENT = (AllIDs, MaskedPoints, CommonPlaces, HandedOver, Digests)
 KINDS = frozenset(map(kind_of, (Call, Leave, *_ROUNDS, *_ALIGNMENT)))
 """Kinds of messages that hubs bring each other."""

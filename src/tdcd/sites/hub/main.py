@@ -2,28 +2,32 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from tdcd.core.modules import module_digest
 from tdcd.core.network import Blocks
 from tdcd.data.arrays import fingerprint
 from tdcd.data.holdout import Part
+from tdcd.engines.base import RewoundError
 from tdcd.errors import AbsentError, RunError, TdcdError
 from tdcd.jobs.schema import Job
 from tdcd.malloc import give_back_memory
-from tdcd.runs.layout import FEDERATED, holds_run
-from tdcd.runs.records import FederationRecord
-from tdcd.runs.store import RunDirectory
+from tdcd.runs.layout import FEDERATED, RESULT, holds_run
+from tdcd.runs.records import FederationRecord, Outcome, read_record
+from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.sites.event_loop import event_loop
 from tdcd.sites.hub.clients import Clients
 from tdcd.sites.hub.context import HubContext
 from tdcd.sites.hub.engine import HubEngine
 from tdcd.sites.hub.hub import ALONE, Hub
 from tdcd.sites.hub.link import Link
+from tdcd.sites.hub.model_parts import announcement, check_consent
 from tdcd.sites.hub.peers import Peer, Peers
 from tdcd.sites.hub.reception import Reception
+from tdcd.sites.hub.serve import serve_run
 from tdcd.sites.logs import Log
 from tdcd.sites.messages.calls import HubStatus
 from tdcd.sites.messages.types import ABSENT, FINISHED, STOPPED
@@ -32,6 +36,7 @@ from tdcd.sites.participants import (
     at_site,
     check_job,
     check_peers,
+    check_serves,
     check_silo,
     read_set,
     silos_of,
@@ -86,17 +91,19 @@ def run_hub(
     site: HubSite,
     *,
     insecure: bool = False,
+    serve: bool = False,
     callbacks: Sequence[Callback] = (),
     log: Log = print,
     watch: Watch = lambda snapshot: None,  # noqa: ARG005
 ) -> None:
-    """Run a silo's hub to the end of the training, or go on with it.
+    """Run a silo's hub to the end of the training, or go on with it; then serve predictions, if that is wanted.
 
     Args:
         job: What to train, as all sites share it.
         silo: Whose hub this is.
         site: Addresses, certificates, directories.
         insecure: Do without TLS, on this machine only.
+        serve: Keep the model ready for predictions, once the training is finished.
         callbacks: Are called after every round and evaluation; they cannot stop what all hubs must end together.
         log: Takes a line of text for the log.
         watch: Gets a way to look at the hub while it runs.
@@ -107,10 +114,15 @@ def run_hub(
     """
     give_back_memory()
     check_job(job)
+    if serve:
+        check_serves(job)
     job = at_site(job, site.data)
     data = read_set(job)
     names = silos_of(job, data)
     check_silo(silo, names)
+    if job.deployment.assemble is not None:
+        check_silo(job.deployment.assemble, names)
+    check_consent(job, silo, site)
     allow_imports(job, silo, site)
     trust = trust_of(site, Identity(silo), insecure=insecure)
     others = [name for name in names if name != silo]
@@ -135,24 +147,34 @@ def run_hub(
 
         hub, server = run(start())
         log(f"the hub of silo '{silo}' answers on {site.listen}, on {connections:,} connections at most")
-        status, why = STOPPED, ""
+        if text := announcement(job, silo):
+            log(text)
         try:
-            watch(lambda: run(hub.snapshot()))
-            if _finished(job, directory):
-                log(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
+            watch(lambda: run(server.service.report(None)))
+            status, why = STOPPED, ""
+            try:
+                if not _finished(job, directory):
+                    run(hub.setup.prepare(data))
+                    del data
+                    _train(job, hub, HubEngine(hub, run), directory, callbacks)
+                    _conclude(job, hub, run, directory)
+                elif not serve:
+                    log(f"the training has ended before, in {directory}; for more, raise training.rounds at all sites")
                 status = FINISHED
-                return
-            run(hub.setup.prepare(data))
-            del data
-            _train(job, hub, HubEngine(hub, run), directory, callbacks)
-            status = FINISHED
-        except TdcdError as error:
-            hub.context.progress.last_error = str(error)
-            if isinstance(error, AbsentError):
-                status, why = ABSENT, str(error)
-            raise
+            except TdcdError as error:
+                hub.context.progress.last_error = str(error)
+                if isinstance(error, AbsentError):
+                    status, why = ABSENT, str(error)
+                raise
+            finally:
+                if not serve or status != FINISHED:
+                    run(hub.farewell(status, why))
+            if serve:
+                if not _finished(job, directory):
+                    raise AbsentError(f"{ALONE}. Only what all hubs have finished is served")
+                with RunDirectory.open(directory, job.as_table(), resume=True, is_hub=True):
+                    serve_run(hub, server, run)
         finally:
-            run(hub.farewell(status, why))
             run(server.stop())
 
 
@@ -214,6 +236,21 @@ def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, callbacks: Se
             hub.context.log(f"{ALONE}. The others did not come in time")
         loop.directory.save_rosters({silo: prepared.plan.roster}, [])
         loop.run()
+
+
+def _conclude(job: Job, hub: Hub, run: Callable[[Coroutine[Any, Any, None]], None], directory: Path) -> None:
+    """Do what the job wants all hubs to do together when the training has ended."""
+    deployment = job.deployment
+    if not (deployment.assemble or deployment.importance) or not _finished(job, directory):
+        return
+    if deployment.assemble:
+        outcome = read_record(directory / RESULT, Outcome)
+        try:
+            run(hub.parts.gather(load_blocks(directory)[hub.context.silo], outcome.selected, finished=True))
+        except RewoundError:
+            hub.context.log("no model was made, as a hub was started again; tdcd assemble makes one of the runs")
+    if deployment.importance:
+        run(hub.measure_importance())
 
 
 def _finished(job: Job, directory: Path) -> bool:

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdcd.core.topology import Roster
+from tdcd.core.topology import Roster, roster_of
 from tdcd.data.arrays import Array
-from tdcd.data.federation import roster_of
 from tdcd.data.holdout import Part
 from tdcd.errors import DataError, RunError
 from tdcd.jobs.data import JobData

@@ -86,7 +86,8 @@ class Rounds:
             context.clients, prepared, round_, batch, lost, stamp, version, lambda: self._away_in(number + 1)
         )
         peers = SitePeers(context.peers, context.silo, self.plan, batch, like, prepared.codecs.rows, stamp)
-        return Hub(context.silo, self.plan, clients, peers)
+        mask = prepared.settings.make_silo_dropout().in_round(number, batch)
+        return Hub(context.silo, self.plan, clients, peers, mask)
 
     def left(self, number: int, lost: Lost) -> Tensor:
         """Return a round's mini-batch without lost samples.

@@ -40,6 +40,8 @@ class ClientStatus:
     left_out: int
     """Rounds that it was left out of."""
     seconds_since_seen: float
+    serves: int = 0
+    """Rows that it has ready for predictions."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,8 @@ class HubStatus:
     """The newest evaluation, as JSON."""
     seconds: float
     version: str
+    prediction_requests: int = 0
+    """Of a hub that serves predictions."""
+    predicted: int = 0
+    """IDs that it has answered for."""
+    prediction_errors: int = 0

@@ -120,9 +120,9 @@ class Meter:
     received: int = 0
 
 
-def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
-    """Cut a message into frames."""
-    stamp = message.stamp
+def frames(message: Message, meter: Meter | None = None, most: int | None = None) -> Iterator[Frame]:
+    """Cut a message into frames of so many bytes of tensors at most; by default of ``CHUNK``."""
+    stamp, size = message.stamp, most or CHUNK
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in message.tensors.items()}
     header = Header(
         job=stamp.job,
@@ -143,18 +143,35 @@ def frames(message: Message, meter: Meter | None = None) -> Iterator[Frame]:
         data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else memoryview(b"")
         start = 0
         while start < len(data):
-            piece = data[start : start + CHUNK - len(chunk)]
+            piece = data[start : start + size - len(chunk)]
             chunk += piece
             start += len(piece)
             if counts and meter:
                 meter.sent += len(piece)
-            if len(chunk) == CHUNK:
+            if len(chunk) == size:
                 yield Frame(header=text, chunk=bytes(chunk))
                 text = None
                 chunk.clear()
         chunk += bytes(-len(data) % _WORD)
     if chunk or text:
         yield Frame(header=text, chunk=bytes(chunk))
+
+
+def one_frame(message: Message) -> Frame:
+    """Return a message as a single frame, where its size is known to be small."""
+    (frame,) = frames(message, most=LARGEST)
+    return frame
+
+
+def message_in(frame: Frame, most: int) -> Message:
+    """Return the message that is a single frame, of so many bytes of tensors at most.
+
+    Raises:
+        RefusedError: it is not whole, or too large.
+    """
+    if (message := Assembler(most).feed(frame)) is None:
+        raise RefusedError("an incomplete message")
+    return message
 
 
 class Assembler:

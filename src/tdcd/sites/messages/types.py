@@ -24,6 +24,8 @@ class Join:
     """What all sites share of it, as JSON."""
     silo: str
     client: str
+    serves: bool
+    """Whether it stays when the training is finished, for predictions."""
 
 
 @message("failed")
@@ -209,14 +211,22 @@ class Weights:
 
 # A hub's requests in an evaluation
 
+EVERY = -1
+"""All columns of the preparation, which stay together."""
+
 
 @message("score")
 class Score:
-    """θ_j: embed all rows."""
+    """θ_j: embed all rows of some parts."""
 
     version: int
     weights: tuple[Tensor, ...] | None
     """Nothing if the client has the weights of this version."""
+    parts: tuple[str, ...]
+    column: int | None
+    """The column of the preparation whose values are dealt anew among the client's rows before, or ``EVERY``."""
+    repeat: int
+    """Which of several times it is that they are."""
 
 
 @message("scores")
@@ -237,6 +247,8 @@ class Judge:
     """The rank of each score among all rows."""
     present: tuple[Tensor, ...]
     """Which of the client's rows these are."""
+    edges: tuple[Tensor, ...]
+    """The bins of ranks to count rows in, for every class. See rank_bins."""
 
 
 @message("tallies")
@@ -327,6 +339,31 @@ class Evaluated:
     rows: dict[str, int]
     """How many rows of each part were measured."""
     measures: dict[str, dict[str, float]] | None
+
+
+@message("fall")
+class Fall:
+    """What the hub that holds the labels measured where values of a silo's columns are dealt anew."""
+
+    rows: int
+    """How many were measured; none if nothing could be."""
+    before: dict[str, float]
+    """Loss and metrics of the same rows as they are."""
+    after: dict[str, float]
+    before_by_class: tuple[float, ...]
+    """The area under the ROC curve of each class against all others, where there are several."""
+    after_by_class: tuple[float, ...]
+
+
+@message("model part")
+class ModelPart:
+    """What a silo brings to a model of all silos, where the job says that one hub makes it."""
+
+    description: bytes
+    """Of the silo and its network: a FederationRecord."""
+    preparation: bytes
+    names: tuple[str, ...]
+    weights: tuple[Tensor, ...]
 
 
 @message("concluded")

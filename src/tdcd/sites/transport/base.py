@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from tdcd.errors import DeploymentError
+from tdcd.errors import AbsentError, DeploymentError
 from tdcd.sites.messages.calls import Hello, HubStatus, Opening
 from tdcd.sites.messages.frames import Frame
 from tdcd.sites.security.identity import Identity
@@ -43,6 +43,10 @@ class EarlyError(DeploymentError):
     """A message that came too early: it should be brought again."""
 
 
+class AwayError(AbsentError):
+    """A hub or a client that is needed for an answer is away: ask again later."""
+
+
 class Stream(Protocol):
     """Frames both ways between a hub and one of its clients."""
 
@@ -69,6 +73,9 @@ class HubService(Protocol):
     async def deliver(self, caller: Identity | None, silo: str, frames: AsyncIterator[Frame]) -> str:
         """Take a message of another hub; tell why it is of no use, if it is not."""
 
+    async def predict(self, caller: Identity | None, silo: str, frame: Frame) -> Frame:
+        """Answer a question about IDs; ``silo`` is whose hub asks, as it says."""
+
     async def report(self, caller: Identity | None) -> HubStatus:
         """Tell how the hub is doing."""
 
@@ -87,6 +94,9 @@ class RemoteHub(Protocol):
 
     async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:
         """Bring a message of a silo's hub, each frame within ``timeout``; return why it is of no use, if it is not."""
+
+    async def predict(self, silo: str, frame: Frame, timeout: float) -> Frame:
+        """Ask about IDs, for the hub of a silo; one round trip."""
 
     async def report(self, timeout: float) -> HubStatus:
         """Ask how the hub is doing."""

@@ -15,6 +15,7 @@ from tdcd.sites.messages.frames import Frame, RefusedError
 from tdcd.sites.security.identity import Identity, host_name
 from tdcd.sites.security.tls import Open, Trust
 from tdcd.sites.transport.base import (
+    AwayError,
     EarlyError,
     ExpiredError,
     HubService,
@@ -170,7 +171,7 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
         return await self._deliver(_alone(from_wire(frame)), context)
 
     async def _deliver(self, frames: AsyncIterator[Frame], context: Any) -> wire.Receipt:
-        silo = dict(context.invocation_metadata()).get("silo", "")
+        silo = _silo_of(context)
 
         async def deliver(who: Identity | None) -> str:
             try:
@@ -183,6 +184,11 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
                 raise
 
         return wire.Receipt(refused=await self._answer(context, deliver))
+
+    async def Predict(self, frame: wire.Frame, context: Any) -> wire.Frame:  # noqa: N802
+        """See tdcd.proto."""
+        silo, asked = _silo_of(context), from_wire(frame)
+        return to_wire(await self._answer(context, lambda who: self.service.predict(who, silo, asked)))
 
     async def Status(self, _: wire.StatusRequest, context: Any) -> wire.StatusReply:  # noqa: N802
         """See tdcd.proto."""
@@ -197,7 +203,7 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
         try:
             who = self._authenticate(context)
             return await do(who)
-        except EarlyError as error:
+        except (EarlyError, AwayError) as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise
         except ExpiredError as error:
@@ -221,6 +227,11 @@ class GrpcServer(tdcd_pb2_grpc.HubServicer):
             return self.trust.authenticate(shown[0])
         except DeploymentError as error:
             raise NotAllowedError(str(error)) from error
+
+
+def _silo_of(context: Any) -> str:
+    """Return the silo whose hub calls, as it says."""
+    return str(dict(context.invocation_metadata()).get("silo", ""))
 
 
 async def _itself(call: Any) -> Any:
@@ -333,6 +344,10 @@ class GrpcHub:
 
         receipt = await self._called(lambda stub: stub.Deliver(metadata=who), bring)
         return str(receipt.refused)
+
+    async def predict(self, silo: str, frame: Frame, timeout: float) -> Frame:  # noqa: D102
+        who, asked = (("silo", silo),), to_wire(frame)
+        return from_wire(await self._called(lambda stub: stub.Predict(asked, timeout=timeout, metadata=who)))
 
     async def report(self, timeout: float) -> HubStatus:  # noqa: D102
         reply = await self._called(lambda stub: stub.Status(wire.StatusRequest(), timeout=timeout))

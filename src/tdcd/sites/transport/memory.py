@@ -9,7 +9,7 @@ from tdcd.errors import TdcdError
 from tdcd.sites.messages.calls import Hello, HubStatus, Opening
 from tdcd.sites.messages.frames import Frame
 from tdcd.sites.security.identity import Identity
-from tdcd.sites.transport.base import EarlyError, HubService, RefusalError, Stream, UnreachableError
+from tdcd.sites.transport.base import AwayError, EarlyError, HubService, RefusalError, Stream, UnreachableError
 
 T = TypeVar("T")
 
@@ -82,10 +82,13 @@ class MemoryHub:
     async def deliver(self, silo: str, frames: AsyncIterator[Frame], timeout: float) -> str:  # noqa: D102
         return await self._called(self._started().deliver(self.caller, silo, frames), timeout)
 
+    async def predict(self, silo: str, frame: Frame, timeout: float) -> Frame:  # noqa: D102
+        return await self._called(self._started().predict(self.caller, silo, frame), timeout)
+
     async def _called(self, call: Coroutine[Any, Any, T], timeout: float) -> T:
         try:
             return await asyncio.wait_for(call, timeout)
-        except (EarlyError, TimeoutError) as error:
+        except (EarlyError, AwayError, TimeoutError) as error:
             raise UnreachableError(str(error)) from error
         except UnreachableError:
             raise

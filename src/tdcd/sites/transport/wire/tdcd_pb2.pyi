@@ -83,7 +83,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("silo", "job", "stage", "round", "rounds", "rounds_per_second", "clients", "peers", "bytes_sent", "bytes_received", "last_error", "evaluation", "seconds", "version", "evaluation_bytes")
+    __slots__ = ("silo", "job", "stage", "round", "rounds", "rounds_per_second", "clients", "peers", "bytes_sent", "bytes_received", "last_error", "evaluation", "seconds", "version", "evaluation_bytes", "prediction_requests", "predicted", "prediction_errors")
     SILO_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,9 @@ class StatusReply(_message.Message):
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_ERRORS_FIELD_NUMBER: _ClassVar[int]
     silo: str
     job: str
     stage: str
@@ -114,21 +117,26 @@ class StatusReply(_message.Message):
     seconds: float
     version: str
     evaluation_bytes: int
-    def __init__(self, silo: _Optional[str] = ..., job: _Optional[str] = ..., stage: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., rounds_per_second: _Optional[float] = ..., clients: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_error: _Optional[str] = ..., evaluation: _Optional[str] = ..., seconds: _Optional[float] = ..., version: _Optional[str] = ..., evaluation_bytes: _Optional[int] = ...) -> None: ...
+    prediction_requests: int
+    predicted: int
+    prediction_errors: int
+    def __init__(self, silo: _Optional[str] = ..., job: _Optional[str] = ..., stage: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., rounds_per_second: _Optional[float] = ..., clients: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_error: _Optional[str] = ..., evaluation: _Optional[str] = ..., seconds: _Optional[float] = ..., version: _Optional[str] = ..., evaluation_bytes: _Optional[int] = ..., prediction_requests: _Optional[int] = ..., predicted: _Optional[int] = ..., prediction_errors: _Optional[int] = ...) -> None: ...
 
 class ClientStatus(_message.Message):
-    __slots__ = ("name", "present", "rows", "left_out", "seconds_since_seen")
+    __slots__ = ("name", "present", "rows", "left_out", "seconds_since_seen", "serves")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRESENT_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_SEEN_FIELD_NUMBER: _ClassVar[int]
+    SERVES_FIELD_NUMBER: _ClassVar[int]
     name: str
     present: bool
     rows: int
     left_out: int
     seconds_since_seen: float
-    def __init__(self, name: _Optional[str] = ..., present: _Optional[bool] = ..., rows: _Optional[int] = ..., left_out: _Optional[int] = ..., seconds_since_seen: _Optional[float] = ...) -> None: ...
+    serves: int
+    def __init__(self, name: _Optional[str] = ..., present: _Optional[bool] = ..., rows: _Optional[int] = ..., left_out: _Optional[int] = ..., seconds_since_seen: _Optional[float] = ..., serves: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
     __slots__ = ("silo", "address", "present")

@@ -55,6 +55,11 @@ class HubStub:
                 request_serializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
                 response_deserializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.Predict = channel.unary_unary(
+                '/tdcd.v1.Hub/Predict',
+                request_serializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
+                response_deserializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/tdcd.v1.Hub/Status',
                 request_serializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.StatusRequest.SerializeToString,
@@ -94,6 +99,14 @@ class HubServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Predict(self, request, context):
+        """The hub of the silo that may ask, or whoever has its certificate, asks about IDs: a message that is one frame, and
+        its answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Somebody of this silo asks how it goes.
         """
@@ -123,6 +136,11 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Hand,
                     request_deserializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.FromString,
                     response_serializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Receipt.SerializeToString,
+            ),
+            'Predict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Predict,
+                    request_deserializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.FromString,
+                    response_serializer=tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -239,6 +257,33 @@ class Hub:
             '/tdcd.v1.Hub/Hand',
             tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
             tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Predict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tdcd.v1.Hub/Predict',
+            tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.SerializeToString,
+            tdcd_dot_sites_dot_transport_dot_wire_dot_tdcd__pb2.Frame.FromString,
             options,
             channel_credentials,
             insecure,
