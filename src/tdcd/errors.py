@@ -14,10 +14,14 @@
 
 A message is complete in itself: it names the file, key, silo or client and says what to do, so that nobody
 needs the traceback. The command line prints it and exits with 2, or with 75 where it is enough to try again later.
+A training that has ended and made a model of no use is no error; it exits with 3.
 """
 
 import difflib
 from collections.abc import Iterable
+
+LEARNED_NOTHING = 3
+"""What a command ends with whose training went to its end and made a model of no use."""
 
 
 class TdcdError(Exception):

@@ -135,7 +135,8 @@ def trained(folder: Path, hub: str, together: Together, chosen: Settings, ended:
             with RunDirectory.open(folder / hub, JOB, resume=True, is_hub=True) as opened:
                 loop = Loop(HubEngine(hub, together), chosen, {}, [], lambda: first)
                 loop.directory = opened
-                loop.begin(federation_record())
+                loop.federation = federation_record()
+                loop.begin()
                 number, blocks = loop.run()
                 ended[hub] = number, float(blocks[hub]["w"])
                 together.ended()
@@ -252,7 +253,8 @@ def test_a_round_keeps_the_lineage_that_it_happened_in(tmp_path: Path) -> None:
         with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
             loop = Loop(Meeting(last), chosen, {}, [], lambda: first)
             loop.directory = opened
-            loop.begin(federation_record())
+            loop.federation = federation_record()
+            loop.begin()
             with pytest.raises(AbsentError):
                 loop.run()
         with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
@@ -274,7 +276,8 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
 
     with RunDirectory.open(tmp_path / "run", JOB, resume=True, is_hub=True) as opened:
         one = loop(Alone(last))
-        one.begin(federation_record())
+        one.federation = federation_record()
+        one.begin()
         try:
             one.run()
         except AbsentError:
@@ -282,11 +285,12 @@ def test_a_hub_that_has_all_rounds_ends_without_the_others(tmp_path: Path, last:
         (tmp_path / "run" / "result.json").unlink()
         assert not opened.finished(6)
         two = loop(Late(AbsentError("nobody is there")))
+        two.federation = federation_record()
         if not ends:
             with pytest.raises(AbsentError, match="nobody is there"):
-                two.begin(federation_record())
+                two.begin()
             return
-        two.begin(federation_record())
+        two.begin()
         assert two.alone
         number, blocks = two.run()
         assert (number, float(blocks["a"]["w"])) == (6, 6.0)

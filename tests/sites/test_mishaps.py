@@ -163,7 +163,8 @@ def test_all_hubs_keep_the_best_of_what_really_happened(tmp_path: Path) -> None:
         with RunDirectory.open(tmp_path / str(at), {"x": 1}, resume=True, is_hub=True) as directory:
             loop = Loop(Rewinding(at), settings, {}, [], lambda: {"s": {"w": torch.zeros(1)}})
             loop.directory = directory
-            loop.begin(federation_record())
+            loop.federation = federation_record()
+            loop.begin()
             kept[at] = loop.run()[0]
         assert len(list((tmp_path / str(at)).glob("best*"))) <= 3
     assert set(kept.values()) == {10}
@@ -188,7 +189,8 @@ async def trained(federation: Federation, folder: Path, spoilt: Callable[[Hub], 
         table = federation.job.as_table()
         with RunDirectory.open(folder / hub.context.silo, table, resume=True, is_hub=True) as loop.directory:
             try:
-                loop.begin(federation_record())
+                loop.federation = federation_record()
+                loop.begin()
                 spoilt(hub)
                 loop.run()
             except TdcdError as error:

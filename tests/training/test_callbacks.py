@@ -377,7 +377,8 @@ def test_a_hub_cannot_stop_by_itself_nor_look_at_clients(tmp_path: Path) -> None
         with RunDirectory.open(path, {"x": 1}, resume=True, is_hub=True) as opened:
             loop = Loop(Site(), settings, {}, [callback], lambda: {"a": {"w": torch.zeros(1)}})
             loop.directory = opened
-            loop.begin(federation_record())
+            loop.federation = federation_record()
+            loop.begin()
             loop.run()
             return loop.state.done
 

@@ -42,7 +42,7 @@ def command(
 
     With --serve they stay when the training is finished, until Ctrl-C, and answer tdcd predict --site.
     """
-    from tdcd.errors import JobError
+    from tdcd.errors import LEARNED_NOTHING, JobError
     from tdcd.jobs.load import load_job
     from tdcd.sites.local_deployment import LocalFederation
     from tdcd.strict import parse_setting
@@ -68,9 +68,10 @@ def command(
         federation.stop()
         typer.echo("Stopped. Run the command again to go on.")
         sys.exit(130)
-    if code:
+    if code not in (0, LEARNED_NOTHING):
         logs = f"{folder}/*/*.log" if quiet else "the log above"
         typer.echo(f"Deployment failed: see {logs}. Run the command again to go on.")
         sys.exit(code)
     for silo, run in federation.runs.items():
         typer.echo(f"{silo}: tdcd report {quote(str(run))}")
+    sys.exit(code)

@@ -24,6 +24,9 @@ from tdcd.runs.records import Evaluation, Outcome
 from tdcd.training.callbacks import FinishedRound, Progress, Start
 from tdcd.training.callbacks.progress import Speed, measures, per_second
 
+STYLES = {"failure": "bold red", "warning": "bold yellow", "note": "dim"}
+"""How findings are printed, by level."""
+
 
 class Display(Screen, JobCallback, ABC):
     """Shows how a job goes. Also a context manager, for displays that own the screen."""
@@ -94,7 +97,8 @@ class Json(Display):
         """See Display."""
         self.name = "job"
         kept = {name: part.kept.as_dict() for name, part in result.all.items()}
-        self._say("finished", directory=str(directory), report=str(report), results=kept)
+        findings = [asdict(finding) for finding in result.federation.findings]
+        self._say("finished", directory=str(directory), report=str(report), results=kept, findings=findings)
 
     def stopped(self, directory: Path | None) -> None:
         """See Display."""
@@ -151,7 +155,7 @@ class Spoken(Display):
     def finished(self, result: JobResult, directory: Path, report: Path) -> None:
         """See Display."""
         kept = {name: part.kept for name, part in result.all.items()}
-        names = list(kept["federation"].test)
+        names = list(kept["federation"].shown("test"))
         table = Table(title="On the test samples", title_justify="left")
         table.add_column("trained by")
         validated = self.metric in kept["federation"].validation
@@ -168,14 +172,13 @@ class Spoken(Display):
         self.console.print(table)
         for name, part in result.all.items():
             if part.selected != part.history[-1].round:
-                note = f"{name}: the weights of round {part.selected:,}, where the validation loss was lowest, are kept"
-                self.console.print(note)
-        first, last = result.federation.history[0].train["loss"], kept["federation"].train["loss"]
-        if last > first:
+                measure = self.job.training.select_by
+                self.console.print(
+                    f"{name}: the weights of round {part.selected:,}, the best by validation {measure}, are kept"
+                )
+        for finding in result.federation.findings:
             self.console.print(
-                f"The training loss grew from {first:.4g} to {last:.4g}: "
-                f"try a smaller rate than {self.job.training.rate:g}.",
-                style="bold yellow",
+                Text.assemble((f"{finding.level}: ", STYLES[finding.level]), str(finding)), soft_wrap=True
             )
         self.console.print(f"Run:    {directory}", soft_wrap=True)
         self.console.print(f"Report: {report}", soft_wrap=True)

@@ -1,5 +1,6 @@
 """``tdcd hub``: run a silo's hub at its site."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from tdcd.cli.imports import importable
 from tdcd.cli.site import Insecure, Log, Serve, log_style, running
+from tdcd.errors import LEARNED_NOTHING
 
 if TYPE_CHECKING:
     from tdcd.runs.records import Evaluation
@@ -46,7 +48,7 @@ def command(
     importable(job.parent)
     read, own = load_job(job), read_site(site, HubSite)
     with running(silo, style, "stopped; start it again to go on") as logger:
-        run_hub(
+        findings = run_hub(
             read,
             silo,
             own,
@@ -56,6 +58,11 @@ def command(
             log=logger.info,
             watch=lambda snapshot: serve_figures(snapshot, own.metrics),
         )
+        for finding in findings:
+            level = logger.info if finding.level == "note" else logger.warning
+            level(f"{finding.level}: {finding}", extra={"facts": {"finding": asdict(finding)}})
+    if any(finding.level == "failure" for finding in findings):
+        sys.exit(LEARNED_NOTHING)
 
 
 def _callback(logger: Any) -> "Callback":

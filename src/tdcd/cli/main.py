@@ -1,7 +1,8 @@
 """The ``tdcd`` command.
 
 Exit codes: 0 done · 1 a defect of tdcd itself · 2 something the user can mend (job, data, model, run directory,
-a training that diverged) · 130 stopped by Ctrl-C or a termination signal, with a checkpoint to go on from.
+a training that diverged) · 3 trained, but the model learned nothing · 75 others are away, try again later ·
+130 stopped by Ctrl-C or a termination signal, with a checkpoint to go on from.
 """
 
 import sys

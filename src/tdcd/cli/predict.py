@@ -90,6 +90,8 @@ def command(
     if not holds_model(model):
         check_run(model)
     loaded = load(model, import_from, allow)
+    for finding in loaded.result.failures:
+        typer.echo(f"warning: this model learned nothing in training: {finding}", err=True)
     if table:
         from tdcd.cli.terminal import progress
 

@@ -15,6 +15,7 @@ from tdcd.cli.compare import comparison
 from tdcd.cli.screen import Screen
 from tdcd.cli.terminal import terminal
 from tdcd.experiments.sweep_run import SweepObserver
+from tdcd.reports.advice import advice
 from tdcd.reports.study import Study
 from tdcd.runs.records import Outcome
 
@@ -87,6 +88,8 @@ class Plain(SweepDisplay):
         """See SweepDisplay."""
         self.console.print()
         self.console.print(comparison(study, self.console))
+        for finding in advice(study):
+            self.say(f"{finding.level}: {finding}")
         self.say(f"Report: {report}")
 
 
@@ -175,6 +178,7 @@ def _describe_run(name: str, outcome: Outcome) -> str:
         words.append(f"diverged; its last good round is {outcome.round}")
     elif evaluated:
         words.append(f"loss {evaluated.train['loss']:.4f}")
-        words += [f"test {name} {value:.4f}" for name, value in evaluated.test.items() if name != "loss"][:3]
+        words += [f"test {name} {value:.4f}" for name, value in evaluated.shown("test").items() if name != "loss"][:3]
+    words += [finding.kind for finding in outcome.findings if finding.level == "failure"]
     words.append(f"{outcome.seconds:.0f} s")
     return "  ".join(words)

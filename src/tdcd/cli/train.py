@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcd.cli.imports import import_path, importable, importable_for
-from tdcd.errors import ClusterError, DivergedError, JobError, RunError, TdcdError
+from tdcd.errors import LEARNED_NOTHING, ClusterError, DivergedError, JobError, RunError, TdcdError
 from tdcd.runs.layout import FEDERATION, JOB, check_no_run, check_run
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
         shown.failed(error, directory if lost else None)
         raise
     shown.finished(result, directory, write_report(directory))
+    if result.federation.failures:
+        sys.exit(LEARNED_NOTHING)
 
 
 def _unused(path: Path) -> Path:

@@ -26,7 +26,7 @@ Measures = Mapping[Part, Mapping[str, float]]
 """Loss and metrics on every part of the samples; empty where there are none, or where they are not known here."""
 
 Verdict = Literal["better", "worse", "diverged"]
-"""What an evaluation shows: the lowest validation loss so far, or not, or that there is nothing left to train."""
+"""What an evaluation shows: the best weights so far, or not, or that there is nothing left to train."""
 
 
 @dataclass(frozen=True)

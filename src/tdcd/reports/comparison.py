@@ -11,6 +11,7 @@ from markupsafe import Markup
 from tdcd.costs import Costs
 from tdcd.errors import RunError
 from tdcd.files import flat, write_atomically
+from tdcd.reports.advice import advice
 from tdcd.reports.figures import Bars, Curve, Drawing, Picture
 from tdcd.reports.findings import claims, describe_win, time_to, winners
 from tdcd.reports.frame import LOSS, Measure, evaluation_frame
@@ -103,6 +104,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         drawn=first.path.name,
         panels=panels,
         remarks=remarks(study),
+        findings=advice(study) if study.sweep else [],
         target_rule=_target_rule(study),
         claims=claims(study),
         rates=_rates(study),

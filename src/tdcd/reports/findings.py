@@ -166,7 +166,7 @@ def describe_win(win: Win) -> str:
 def speedups(study: Study) -> list[str]:
     """Tell, for lines that differ in Q only, how much faster the fastest is: from the times to the study's target."""
     lines, target, result = [line for line in study.lines if line.variant == "federation"], study.target, []
-    for group in _groups(lines, "Q") if target is not None else ():
+    for group in same_but(lines, "Q") if target is not None else ():
         wins = winners(Panel("", tuple(group), ()), study.measure, target or 0.0, study.costs)
         if gains := _gains(study, group, target or 0.0):
             result.append(f"{_where(group[0], 'Q')}: {'; '.join(gains)}. First: {'; '.join(map(describe_win, wins))}")
@@ -192,10 +192,10 @@ def claims(study: Study) -> list[Claim]:
     if not study.sweep or not lines:
         return []
     result = [_converge(lines)]
-    for group in _groups(lines, "Q"):
+    for group in same_but(lines, "Q"):
         result += _more_steps(study, group)
-    result += [_larger("K", "Larger K is slightly worse", group, study.measure) for group in _groups(lines, "K")]
-    result += [_larger("N", "Larger N is worse", group, study.measure) for group in _groups(lines, "N")]
+    result += [_larger("K", "Larger K is slightly worse", group, study.measure) for group in same_but(lines, "K")]
+    result += [_larger("N", "Larger N is worse", group, study.measure) for group in same_but(lines, "N")]
     return result
 
 
@@ -258,7 +258,7 @@ def _larger(what: str, text: str, lines: Sequence[Line], measure: Measure) -> Cl
     return Claim(text, _where(lines[0], what), _rising([line.by_seed(LOSS) for line in lines]), words)
 
 
-def _groups(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
+def same_but(lines: Sequence[Line], what: str) -> Iterator[list[Line]]:
     """Yield lines that have all in common but Q, K or N, in its order."""
     groups: dict[str, list[Line]] = {}
     for line in lines:

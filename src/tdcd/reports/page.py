@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.objectives.base import NULL_LOSS
 from tdcd.core.script import Sharing
 from tdcd.costs import T_COMM, Costs
 from tdcd.errors import RunError, join_names, nearest
@@ -35,6 +36,8 @@ from tdcd.reports.words import (
 from tdcd.runs.quality import QualityRecord
 from tdcd.runs.reader import RunRecord, read_run
 from tdcd.runs.records import PARTS, SiloRecord
+
+NULL = f"test_{NULL_LOSS}"
 
 
 def write_report(
@@ -89,6 +92,7 @@ def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: C
         run=run,
         status=run.status,
         cards=list(_cards(run, metric)),
+        findings=run.outcome.findings if run.outcome else (),
         figures=[Markup(picture.svg()) for picture in pictures(run, metric)],  # noqa: S704
         results=_results(runs, metric),
         quality=quality_view(run.quality) if run.quality else None,
@@ -204,7 +208,7 @@ def _results(runs: Mapping[str, RunRecord], metric: str) -> Table:
     if finals.is_empty():
         return [], []
     measured = [name for name in finals.columns if not finals[name].is_null().all()]
-    tests = [name.removeprefix("test_") for name in measured if name.startswith("test_")]
+    tests = [name.removeprefix("test_") for name in measured if name.startswith("test_") and name != NULL]
     shown = [LOSS, *(Measure("test", name) for name in tests)]
     if f"validation_{metric}" in measured:
         shown.insert(1, Measure("validation", metric))

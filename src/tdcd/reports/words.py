@@ -12,6 +12,7 @@ LABELS = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
     "auprc_error": "error of AUPRC",
+    "null_loss": "loss of the class frequencies",
     "f1": "F1",
     "top5": "top-5 accuracy",
     "mse": "mean squared error",

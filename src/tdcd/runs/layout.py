@@ -7,7 +7,7 @@ rosters.safetensors      which client of each silo holds which sample; with it a
 history.jsonl            one evaluation a line
 checkpoint.safetensors   the state of all silos after some round: where `--resume` goes on
 earlier.safetensors      the checkpoint before that
-best-ROUND.safetensors   all blocks of the lowest validation loss, with select = "best"
+best-ROUND.safetensors   all blocks that were best on the validation samples, with select = "best"
 blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
 quality.json             how good the weights that it ends with are on held-out samples: curves, thresholds, each client

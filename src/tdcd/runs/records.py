@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from tdcd.core.ledger import Traffic
+from tdcd.core.objectives.base import NULL_LOSS
 from tdcd.core.rows import Rows
 from tdcd.core.usage import ClusterUsage
 from tdcd.errors import DamagedError, RunError
@@ -44,7 +45,7 @@ class Evaluation:
     test: Mapping[str, float] = field(default_factory=dict)
     """Loss and metrics on the test rows; empty without a test set."""
     better: bool = False
-    """Whether the validation loss, measured on all rows, is lower than ever before."""
+    """Whether these weights are the best so far on the validation samples, measured on all rows."""
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -58,6 +59,10 @@ class Evaluation:
     def measures(self, part: str) -> Mapping[str, float]:
         """Return loss and metrics on "train", "validation" or "test"."""
         return {"train": self.train, "validation": self.validation, "test": self.test}[part]
+
+    def shown(self, part: str) -> Mapping[str, float]:
+        """Return what differs from round to round of these, for tables that people read."""
+        return {name: value for name, value in self.measures(part).items() if name != NULL_LOSS}
 
     def as_row(self) -> dict[str, Any]:
         """Return a row of a table of evaluations: rounds, time, rows measured, ``PART_NAME`` of all measures, bytes."""
@@ -77,11 +82,27 @@ class Evaluation:
     def describe(self, most: int | None = None) -> str:
         """Return round and measures as a line, of each part so many measures or all."""
         parts = (
-            f"{part} {' '.join(f'{name} {value:.4g}' for name, value in [*self.measures(part).items()][:most])}"
+            f"{part} {' '.join(f'{name} {value:.4g}' for name, value in [*self.shown(part).items()][:most])}"
             for part in PARTS
             if self.measures(part)
         )
         return "; ".join([f"round {self.round:,}", *parts])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a training shows about itself, with its numbers, and what to do about it."""
+
+    kind: str
+    """Names it for programs, such as "overfitting"."""
+    level: Literal["failure", "warning", "note"]
+    """A failure means that the model is of no use."""
+    text: str
+    advice: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.text}. {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +126,8 @@ class Outcome:
     """Which callback ended it before its last round, and why."""
     cluster: ClusterUsage | None = None
     """What computed the session's rounds, if that was a cluster."""
+    findings: tuple[Finding, ...] = ()
+    """What the training shows about itself, failures first."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Selected:
-    """The weights with the lowest validation loss so far."""
+    """The best weights so far."""
 
     round: int
     blocks: Mapping[str, Block]
@@ -237,7 +237,7 @@ class RunDirectory:
                 self._whole.pop(file, None)
 
     def save_best(self, best: Selected) -> None:
-        """Write the weights with the lowest validation loss so far."""
+        """Write the best weights so far."""
         path = self.path / BEST.format(best.round)
         write_tensors(path, flatten("block", best.blocks), {"round": best.round, "silos": list(best.blocks)})
         bests = sorted(self._bests())
@@ -246,7 +246,7 @@ class RunDirectory:
         self.forget_bests({*needed, best.round})
 
     def load_best(self, number: int) -> Selected | None:
-        """Read the weights of a round that had the lowest validation loss, if they are there."""
+        """Read the weights of a round that were the best, if they are there."""
         path = self._bests().get(number)
         if path is None:
             return None

@@ -79,6 +79,7 @@ def write_model(parts: Sequence[Part], out: Path, *, force: bool = False) -> Pat
         job=job,
         federation=federation,
         history=tuple(evaluation for evaluation in best.history if evaluation.round <= round_),
+        findings=best.findings,
         files={},
     )
     _write(out, record, parts)

@@ -69,7 +69,7 @@ def _measures(record: ModelRecord) -> Iterator[str]:
     if not parts:
         yield "What was measured is at the hub of the silo that holds the labels."
         return
-    names = list(dict.fromkeys(name for part in parts for name in kept.measures(part)))
+    names = list(dict.fromkeys(name for part in parts for name in kept.shown(part)))
     yield f"Measured after round {kept.round:,}."
     yield ""
     yield f"| | {' | '.join(names)} |"

@@ -214,7 +214,7 @@ def _assembled(path: Path, models: Mapping[str, ModelSpec | nn.Module] | None, i
             f"{path}: it has weights of silo {join_names(sorted(blocks))}, not of {join_names(sorted(silos))}"
         )
     recorded = Recorded(
-        path, record.job["training"], record.federation, blocks, record.round, History(record.history)
+        path, record.job["training"], record.federation, blocks, record.round, History(record.history), record.findings
     )  # fmt: skip
     result = Result.rebuild(recorded, models, imports)
     state = "at the end of" if record.ended else "in the midst of"

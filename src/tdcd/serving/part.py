@@ -10,7 +10,7 @@ from tdcd.errors import DamagedError, RunError
 from tdcd.runs.digests import check_files
 from tdcd.runs.layout import FEDERATION, QUALITY, check_run, preparation_file
 from tdcd.runs.reader import read_history, read_outcome
-from tdcd.runs.records import Evaluation, FederationRecord, read_record, read_text
+from tdcd.runs.records import Evaluation, FederationRecord, Finding, read_record, read_text
 from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.runs.stored_job import stored_job
 from tdcd.serving.record import holds_model
@@ -37,6 +37,8 @@ class Part:
     """As they are written, by silo."""
     quality: str | None = None
     """The record of its quality, as it is written."""
+    findings: tuple[Finding, ...] = ()
+    """What the training shows about itself, once it has ended."""
 
     @property
     def silos(self) -> list[str]:
@@ -55,6 +57,7 @@ class Run:
     """The rounds that it has weights of, each with its lineage; the selected one alone, once it has ended."""
     under_way: bool
     finished: bool
+    findings: tuple[Finding, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -76,7 +79,7 @@ class Run:
             if not rounds:
                 raise RunError(f"{path}: it is under way, and has no checkpoint yet; try again later")
         finished = outcome is not None and outcome.status == "finished"
-        return cls(path, job, federation, rounds, outcome is None, finished)
+        return cls(path, job, federation, rounds, outcome is None, finished, outcome.findings if outcome else ())
 
     def part(self, round_: int) -> Part:
         """Return what it brings, with the weights of a round.
@@ -103,6 +106,7 @@ class Run:
             blocks=blocks,
             preparations={silo: read_text(file) for silo, file in files.items() if file.exists()},
             quality=read_text(quality) if quality.exists() and not self.under_way else None,
+            findings=self.findings,
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcd.runs.records import Evaluation, FederationRecord
+from tdcd.runs.records import Evaluation, FederationRecord, Finding
 
 MODEL = "model.json"
 CARD = "README.md"
@@ -49,6 +49,8 @@ class ModelRecord:
     """Evaluations up to its round, as the hub has them that knows the most measures."""
     files: Mapping[str, str]
     """Digests of all other files, by their names in the directory."""
+    findings: tuple[Finding, ...] = ()
+    """What the training shows about itself, once it has ended: as the hub has it that knows the most measures."""
 
 
 def holds_model(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from tdcd.errors import DeploymentError
+from tdcd.errors import LEARNED_NOTHING, DeploymentError
 from tdcd.files import write_atomically
 from tdcd.jobs.schema import ClientFile, Job, SetJob, TableJob
 from tdcd.sites.participants import check_job, check_serves, read_set, silos_of
@@ -155,7 +155,7 @@ class LocalFederation:
         hubs = {who: process for who, process in self.processes.items() if who.client is None}
         try:
             while any(process.poll() is None for process in hubs.values()):
-                failed = [who for who, process in hubs.items() if process.poll() not in (None, 0)]
+                failed = [who for who, process in hubs.items() if process.poll() not in (None, 0, LEARNED_NOTHING)]
                 for who in failed:
                     log(f"{who} has stopped with exit code {hubs[who].returncode}")
                 if failed:

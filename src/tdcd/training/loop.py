@@ -18,10 +18,12 @@ from tdcd.data.holdout import Part
 from tdcd.engines.base import Engine, Measurement, RewoundError, Verdict
 from tdcd.errors import AbsentError, ClusterError, DeploymentError, DivergedError, JobError, RunError, join_names
 from tdcd.runs.layout import BEST, CHECKPOINT
-from tdcd.runs.records import Evaluation, FederationRecord, Outcome
+from tdcd.runs.records import Evaluation, FederationRecord, Finding, Outcome
 from tdcd.runs.store import Checkpoint, RunDirectory, Selected
 from tdcd.training.callbacks import Callback, EarlyStopping, FinishedRound, Start, Stop
 from tdcd.training.callbacks.early_stopping import stalled
+from tdcd.training.diagnosis import Evidence, diagnose
+from tdcd.training.diagnosis.probes import OvershootProbe, contributions
 from tdcd.training.quality.held_out import record_held_out
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
@@ -44,12 +46,14 @@ class Loop:
     """The weights that it starts from, made again each time: they need not be stored."""
     simulation: Simulation | None = None
     """What callbacks learn the details of a round from; none at a real site."""
+    federation: FederationRecord | None = None
+    """Who takes part, as far as this process knows."""
     directory: RunDirectory | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Fingerprints of what it was given; going on needs the same."""
     history: list[Evaluation] = field(default_factory=list)
     best: Selected | None = None
-    """The weights with the lowest validation loss so far, where they are to be kept."""
+    """The best weights so far, where they are to be kept."""
     alone: bool = False
     """Whether this is a hub that has come to the end before, and ends without having met the others again."""
     state: State = field(init=False)
@@ -65,6 +69,8 @@ class Loop:
     """The round that they agreed on, with the lineage that it has: it happened before."""
     _like: Blocks = field(init=False)
     """Blocks of the right types and shapes, that take no memory."""
+    _probe: OvershootProbe | None = None
+    """Looks at some rounds of a simulation."""
     _before: float = 0.0
     """Seconds spent in earlier sessions."""
     _started: float = field(default_factory=time.perf_counter)
@@ -72,6 +78,9 @@ class Loop:
     def __post_init__(self) -> None:
         if self.settings.patience is not None:
             self.callbacks = [*self.callbacks, EarlyStopping(self.settings.patience)]
+        if self.simulation:
+            self._probe = OvershootProbe(self.simulation)
+            self.callbacks = [*self.callbacks, self._probe]
         self.state = self._begin()
         self._like = {
             silo: {name: tensor.new_empty(()).expand(tensor.shape) for name, tensor in block.items()}
@@ -81,16 +90,17 @@ class Loop:
     def _begin(self) -> State:
         return State(0, {silo: SiloState(block) for silo, block in self.first().items()})
 
-    def begin(self, description: FederationRecord) -> None:
+    def begin(self) -> None:
         """Take up what the directory holds of an earlier session, if anything, once all of it was checked."""
         assert self.directory  # noqa: S101
+        assert self.federation  # noqa: S101
         try:
             self._agree()
         except AbsentError:
             if not self._complete():
                 raise
             self.alone = True
-        self.directory.begin(description, self.history, self.inputs)
+        self.directory.begin(self.federation, self.history, self.inputs)
 
     def _agree(self) -> None:
         """Go on after the round that all parties agree on."""
@@ -331,9 +341,22 @@ class Loop:
         if self._trouble(measurement):
             return "diverged"
         part = Part.VALIDATION
-        before = [line.validation["loss"] for line in self.history if line.validation and part.word not in line.partial]
-        lowest = measurement.measures[part].get("loss", inf) < min(before, default=inf)
-        return "better" if lowest and measurement.whole(part) else "worse"
+        if not measurement.measures[part] or not measurement.whole(part):
+            return "worse"
+        before = [self._rank(line.validation) for line in self.history if part.word not in line.partial]
+        return "better" if self._rank(measurement.measures[part]) < min(before, default=inf) else "worse"
+
+    def _rank(self, measures: Mapping[str, float]) -> float:
+        """Return the measure that decides which weights are best, the lower the better."""
+        name = self.settings.select_by
+        if not measures:
+            return inf
+        if name not in measures:
+            raise JobError(
+                f"training.select_by: '{name}' is not defined on the validation samples, as where they are all of one "
+                f"class; there is {join_names(measures)}"
+            )
+        return measures[name] if name in self.settings.objective.falling else -measures[name]
 
     def _trouble(self, measurement: Measurement) -> str:
         """Tell if losses are no longer finite, or as good as that."""
@@ -363,7 +386,7 @@ class Loop:
     def _finish(self, status: Literal["finished", "interrupted", "diverged"], *, confirmed: bool = False) -> None:
         selected, blocks = self._selected()
         evaluated = [line for line in self.history if line.round <= selected]
-        self.outcome = Outcome(
+        outcome = Outcome(
             status=status,
             confirmed=confirmed,
             round=self.state.done,
@@ -376,10 +399,26 @@ class Loop:
             stopped=self._stopped,
             cluster=self.simulation.engine.usage if self.simulation else None,
         )
+        self.outcome = replace(outcome, findings=self._diagnose(outcome, blocks))
         if self.directory:
             if status == "finished" and self.simulation:
                 record_held_out(self.simulation, blocks, selected, self.directory, self._note)
             self.directory.finish(self.outcome, blocks)
+
+    def _diagnose(self, outcome: Outcome, blocks: Blocks) -> tuple[Finding, ...]:
+        """Judge the training by all that is known of it here."""
+        return diagnose(
+            Evidence(
+                self.settings,
+                outcome.status,
+                self.history,
+                outcome.selected,
+                outcome.stopped,
+                self.federation,
+                self._probe.seen if self._probe else (),
+                contributions(self.simulation, blocks) if self.simulation and outcome.status == "finished" else {},
+            )
+        )
 
     def _kept(self) -> str:
         """Say which checkpoint is left of a training that has diverged."""

@@ -27,7 +27,7 @@ from tdcd.runs.digests import check_files
 from tdcd.runs.history import History
 from tdcd.runs.layout import BLOCKS, FEDERATION, check_run
 from tdcd.runs.reader import read_history, read_outcome
-from tdcd.runs.records import PARTS, Evaluation, FederationRecord, Outcome, read_record
+from tdcd.runs.records import PARTS, Evaluation, FederationRecord, Finding, Outcome, read_record
 from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.runs.stored_job import stored_job
 from tdcd.runs.tensors import flatten
@@ -48,6 +48,7 @@ class Recorded:
     blocks: Blocks
     selected: int
     history: History
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,14 @@ class Result:
     settings: Settings
     networks: Mapping[str, Network]
     blocks: Blocks
-    """The hubs' weights: after the last round, or those of the lowest validation loss."""
+    """The hubs' weights: after the last round, or the best on the validation samples."""
     selected: int
     """The round they are of."""
     history: History
     description: FederationRecord
     """Who took part, on what rows, and what the networks are built from."""
+    findings: tuple[Finding, ...] = ()
+    """What the training shows about itself, failures first: see docs/diagnosis.md."""
 
     @property
     def kept(self) -> Evaluation:
@@ -73,6 +76,11 @@ class Result:
     def final(self) -> Evaluation:
         """The evaluation after the last round; with ``select = "best"`` these weights may be of an earlier one."""
         return self.history[-1]
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """Why the model is of no use; empty if it is not known to be so."""
+        return tuple(finding for finding in self.findings if finding.level == "failure")
 
     @property
     def objective(self) -> Objective:
@@ -149,6 +157,7 @@ class Result:
             seconds=self.final.seconds,
             evaluated=self.kept,
             files={},
+            findings=self.findings,
         )
         with RunDirectory.open(Path(directory), job, resume=False) as run:
             run.begin_run(run.identify({"weights": fingerprint(flatten("block", self.blocks))}))
@@ -189,7 +198,7 @@ class Result:
             raise RunError(f"{path}: it has not ended; go on with it: tdcd train --resume {quote(str(path))}")
         check_files(path, outcome.files)
         training, history = stored_job(path)["training"], History(read_history(path))
-        recorded = Recorded(path, training, description, load_blocks(path), outcome.selected, history)
+        recorded = Recorded(path, training, description, load_blocks(path), outcome.selected, history, outcome.findings)
         return cls.rebuild(recorded, models, imports)
 
     @classmethod
@@ -233,11 +242,11 @@ class Result:
             networks[name] = build_network(name, model, silo.row_shape, description.embedding, settings)
         initial = starting_blocks(networks, None, [name for name in silos if name not in networks])
         blocks = fit_blocks(recorded.blocks, initial, str(path / BLOCKS))
-        return cls(settings, networks, blocks, recorded.selected, recorded.history, description)
+        return cls(settings, networks, blocks, recorded.selected, recorded.history, description, recorded.findings)
 
     def _summary(self) -> Summary:
         parts = [part for part in PARTS if self.kept.measures(part)]
-        names = list(dict.fromkeys(name for part in parts for name in self.kept.measures(part)))
+        names = list(dict.fromkeys(name for part in parts for name in self.kept.shown(part)))
         weights = sum(p.numel() for network in self.networks.values() for p in network.module.parameters())
         title = (
             f"Result of {self.final.round:,} rounds, {self.settings.loss_kind}; {weights:,} weights of round "

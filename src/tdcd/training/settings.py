@@ -16,7 +16,7 @@ from tdcd.core.objectives import OBJECTIVES, Objective
 from tdcd.core.optimizers import OPTIMIZERS, SGD, Optimizer
 from tdcd.core.sampling import Holders, draw_batch, draw_participants
 from tdcd.core.silo_dropout import SiloDropout
-from tdcd.errors import JobError
+from tdcd.errors import JobError, nearest
 from tdcd.registry import Imported, Registry
 from tdcd.strict import Strict, problems
 from tdcd.training.schedules import Constant, Schedule
@@ -105,9 +105,11 @@ class Settings(Strict):
     evaluate_every: Count = 10
     """Rounds between two evaluations on all training and test rows; the first and last are always evaluated."""
     select: Literal["last", "best"] = "last"
-    """Which weights a training ends with: those of the last round, or those of the lowest validation loss."""
+    """Which weights a training ends with: those of the last round, or the best on the validation samples."""
+    select_by: str = "loss"
+    """The validation measure that tells which weights are best: "loss", "auroc", "accuracy" …"""
     patience: Count | None = None
-    """Stop after so many evaluations without a lower validation loss; default: never."""
+    """Stop after so many evaluations without better weights; default: never."""
     checkpoint_every: Count = 50
     """Rounds between two checkpoints."""
 
@@ -129,6 +131,15 @@ class Settings(Strict):
             raise ValueError(
                 'averaging = "samples" goes with aggregators of the clients\' mean; to others all clients count alike'
             )
+        if self.select_by != "loss":
+            if self.select == "last" and self.patience is None:
+                raise ValueError(
+                    f'select_by = "{self.select_by}": nothing is selected; write select = "best", or set patience'
+                )
+            if isinstance(self.loss, Objective) and self.select_by not in self.loss.metrics:
+                raise ValueError(
+                    f"select_by: '{self.select_by}' is not measured{nearest(self.select_by, self.loss.metrics)}"
+                )
         if self.codec_for != "all" and type(self.codec) is Plain:
             raise ValueError(f'codec_for = "{self.codec_for}": no codec is named; write codec = "float16", for example')
         return self

@@ -130,8 +130,8 @@ def train(
     )
     settings, labels, setup, computing = simulation.settings, simulation.labels, simulation.setup, simulation.engine
     computing.note = tell
-    loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation)
     description = describe_federation(federation, setup, settings, computing, variant)
+    loop = Loop(computing, settings, setup.networks, callbacks, lambda: simulation.first, simulation, description)
     try:
         if variant == FEDERATED:  # once: baselines have the same reasons
             for note in (*setup.notes, *computing.notes):
@@ -147,7 +147,7 @@ def train(
                 batch_of = simulation.training.batch
                 given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
                 loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
-                loop.begin(description)
+                loop.begin()
                 loop.directory.save_rosters(federation.rosters, given_batches)
                 for silo, made in federation.preparations.items():
                     loop.directory.save_preparation(silo, made.to_json())
@@ -157,7 +157,8 @@ def train(
         raise
     finally:
         simulation.close()
-    return Result(settings, setup.networks, blocks, selected, History(loop.history), description)
+    findings = loop.outcome.findings if loop.outcome else ()
+    return Result(settings, setup.networks, blocks, selected, History(loop.history), description, findings)
 
 
 def _listeners(callbacks: Sequence[Callback]) -> OnGradients | None:

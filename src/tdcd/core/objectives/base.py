@@ -16,6 +16,8 @@ from torch import Tensor
 from tdcd.core.parts import calling, check_tensors, is_foreign
 from tdcd.errors import DataError, join_names
 
+NULL_LOSS = "null_loss"
+"""The name of the loss of the best constant prediction, which a model has to beat; it is the same in all rounds."""
 Meaning = Literal["classes", "binary", "numbers"]
 """What labels are: names of classes, one of two, or numbers."""
 Tally = Mapping[str, list[float]]
@@ -64,6 +66,8 @@ class Objective(Loss):
     """The names of all that is measured, where it is defined."""
     primary: str = "loss"
     """The metric that stands for all in displays."""
+    falling: tuple[str, ...] = ("loss",)
+    """Those of the metrics that are better when they are lower."""
     nonnegative: bool = False
     """Whether no row has a loss below 0."""
 

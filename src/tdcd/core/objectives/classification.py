@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tdcd.core.objectives.base import Objective, Sums
+from tdcd.core.objectives.base import NULL_LOSS, Objective, Sums
 
 
 class Classification(Objective):
@@ -59,7 +59,8 @@ class Classification(Objective):
             result["top5"] = float(sums["top5"][0]) / rows
         if len(areas := self.areas(sums, rows)):
             result["auroc"] = float(areas.mean())
-        return result
+        part = truth[truth > 0] / rows
+        return result | {NULL_LOSS: -float((part * np.log(part)).sum())}
 
     def areas(self, sums: Sums, rows: float) -> npt.NDArray[np.float64]:
         """Return the area under the ROC curve of each class against all others, of one logit of the positive class.

@@ -14,6 +14,7 @@ class Regression(Objective):
     meaning = "numbers"
     metrics = ("loss", "mse", "r2")
     primary = "r2"
+    falling = ("loss", "mse")
 
     def width(self, labels: Tensor) -> int:
         return 1 if labels.ndim == 1 else labels.shape[1]

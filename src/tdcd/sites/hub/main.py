@@ -16,7 +16,7 @@ from tdcd.errors import AbsentError, RunError, TdcdError
 from tdcd.jobs.schema import Job
 from tdcd.malloc import give_back_memory
 from tdcd.runs.layout import FEDERATED, RESULT, holds_run
-from tdcd.runs.records import FederationRecord, Outcome, read_record
+from tdcd.runs.records import FederationRecord, Finding, Outcome, read_record
 from tdcd.runs.store import RunDirectory, load_blocks
 from tdcd.sites.event_loop import event_loop
 from tdcd.sites.hub.clients import Clients
@@ -95,8 +95,10 @@ def run_hub(
     callbacks: Sequence[Callback] = (),
     log: Log = print,
     watch: Watch = lambda snapshot: None,  # noqa: ARG005
-) -> None:
+) -> tuple[Finding, ...]:
     """Run a silo's hub to the end of the training, or go on with it; then serve predictions, if that is wanted.
+
+    Returns what the training shows about itself, as far as this hub knows how good the model is.
 
     Args:
         job: What to train, as all sites share it.
@@ -176,6 +178,7 @@ def run_hub(
                     serve_run(hub, server, run)
         finally:
             run(server.stop())
+    return read_record(directory / RESULT, Outcome).findings
 
 
 def check_writable(directory: Path) -> None:
@@ -227,11 +230,18 @@ def _train(job: Job, hub: Hub, engine: HubEngine, directory: Path, callbacks: Se
     """Run the loop over rounds for one hub."""
     silo, prepared = hub.context.silo, hub.prepared
     networks = {silo: prepared.model.network} if prepared.model.network else {}
-    loop = Loop(engine, job.training, networks, callbacks, lambda: {silo: hub.setup.first_block()})
+    loop = Loop(
+        engine,
+        job.training,
+        networks,
+        callbacks,
+        lambda: {silo: hub.setup.first_block()},
+        federation=_description(job, hub),
+    )
     with ExitStack() as stack:
         loop.directory = stack.enter_context(RunDirectory.open(directory, job.as_table(), resume=True, is_hub=True))
         loop.inputs = _inputs(hub, loop.state.weights)
-        loop.begin(_description(job, hub))
+        loop.begin()
         if loop.alone:
             hub.context.log(f"{ALONE}. The others did not come in time")
         loop.directory.save_rosters({silo: prepared.plan.roster}, [])

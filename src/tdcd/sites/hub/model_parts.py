@@ -15,7 +15,7 @@ from tdcd.core.network import Block
 from tdcd.errors import AbsentError, DeploymentError, TdcdError, join_names
 from tdcd.jobs.schema import Job
 from tdcd.runs.layout import FEDERATION, preparation_file
-from tdcd.runs.reader import read_history
+from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import FederationRecord, pack_record, parse_record, read_record
 from tdcd.serving.assemble import check_together, write_model
 from tdcd.serving.part import Part
@@ -119,6 +119,7 @@ class ModelParts:
             finished=finished,
             blocks={silo: block},
             preparations={silo: _text(file)} if file.exists() else {},
+            findings=outcome.findings if finished and (outcome := read_outcome(directory)) else (),
         )
 
     def _part(self, silo: str, message: ModelPart, own: Part) -> Part:

@@ -12,7 +12,7 @@ from tdcd.training.callbacks.base import Callback, Start, Stop
 
 
 class EarlyStopping(Callback):
-    """Stops after so many evaluations without a lower validation loss: what ``patience`` in the settings does."""
+    """Stops after so many evaluations without better weights: what ``patience`` in the settings does."""
 
     def __init__(self, patience: int) -> None:
         if not isinstance(patience, int | np.integer) or patience < 1:
@@ -21,10 +21,11 @@ class EarlyStopping(Callback):
             )
         self.patience = patience
         self._history: list[Evaluation] = []
+        self._measure = "loss"
 
     def started(self, start: Start) -> Stop | None:
         """See Callback."""
-        self._history = list(start.history)
+        self._history, self._measure = list(start.history), start.settings.select_by
         return self._decide()
 
     def after_evaluation(self, evaluation: Evaluation) -> Stop | None:
@@ -35,11 +36,11 @@ class EarlyStopping(Callback):
     def _decide(self) -> Stop | None:
         if not stalled(self._history, self.patience):
             return None
-        return Stop(f"no lower validation loss in {self.patience} evaluations")
+        return Stop(f"no better validation {self._measure} in {self.patience} evaluations")
 
 
 def stalled(history: Sequence[Evaluation], patience: int) -> bool:
-    """Tell whether so many evaluations have passed since the lowest validation loss; partial ones decide nothing."""
+    """Tell whether so many evaluations have passed since the best one; partial ones decide nothing."""
     whole = [line for line in history if Part.VALIDATION.word not in line.partial]
     better = [number for number, line in enumerate(whole) if line.better]
     return bool(whole) and len(whole) - 1 - max(better, default=0) >= patience
