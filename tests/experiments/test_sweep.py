@@ -526,7 +526,7 @@ def test_a_second_start_of_a_sweep_says_that_it_is_in_use(tmp_path: Path, capsys
     with FileLock(out / ".lock"):
         assert run_command("sweep", tmp_path / "sweep.toml", "--out", out) == 2
     text = capsys.readouterr()
-    assert "is in use by another sweep" in text.err
+    assert "is in use by another command" in text.err
     assert "failed" not in text.out + text.err
 
 

@@ -122,7 +122,7 @@ def test_silos_that_overshoot_together() -> None:
     far = [Overshoot(n, 1.0, {1.0: 1.2, 0.5: 0.7, 0.25: 0.8}) for n in range(8)]
     found = findings(history(SETTLED), overshoots=far)["overshooting"]
     assert "raised the loss of the mini-batch by 0.2 on average, where a step of 0.5 lowers it by 0.3" in found.text
-    assert "step = 0.5" in found.advice
+    assert "size = 0.5" in found.advice
     well = [Overshoot(n, 1.0, {1.0: 0.6, 0.5: 0.58, 0.25: 0.8}) for n in range(8)]
     assert findings(history(SETTLED), overshoots=well) == {}, "a twentieth more is not worth a setting"
 

@@ -33,6 +33,7 @@ from tdcd.cli import (
     status,
     sweep,
     train,
+    tune,
 )
 from tdcd.errors import TdcdError
 
@@ -71,6 +72,7 @@ app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("export", epilog=export.EXAMPLES)(export.command)
 app.command("serve", epilog=serve.EXAMPLES)(serve.command)
+app.command("tune", epilog=tune.EXAMPLES)(tune.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)

@@ -11,7 +11,8 @@ sweep can also grow: with more seeds or values in its file, only what is new is 
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -90,10 +91,9 @@ class SweepObserver:
 
 
 @dataclass
-class _Sweeping:
-    """A sweep under way."""
+class Trainings:
+    """Trains runs in the directory of a sweep or a search, many at once; those that have ended stay as they are."""
 
-    sweep: Sweep
     directory: Path
     workers: Pool
     observer: SweepObserver
@@ -128,6 +128,26 @@ class _Sweeping:
         failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
         self.failures |= {missing[number].name: why for number, why in failed.items()}
 
+    def check(self) -> None:
+        """Say which trainings failed.
+
+        Raises:
+            FailedRunsError: some did.
+        """
+        if failures := list(self.failures.values()):
+            more = [f"and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
+            raise FailedRunsError("\n".join([*failures[:SHOWN], *more]))
+
+
+@dataclass
+class _Sweeping:
+    """A sweep under way."""
+
+    sweep: Sweep
+    directory: Path
+    trainings: Trainings
+    observer: SweepObserver
+
     def adopt(self, combination: Combination, rate: float | None) -> None:
         """Let the trial that won go on as the first run, where it is the same training so far."""
         if rate is None:
@@ -151,7 +171,7 @@ class _Sweeping:
         """
         chosen: dict[str, float | None] = {}
         for name, candidates in tried.items():
-            if any(run.name in self.failures for run in candidates.values()):
+            if any(run.name in self.trainings.failures for run in candidates.values()):
                 continue
             losses = {rate: final_loss(self.directory / run.name, self.sweep) for rate, run in candidates.items()}
             best = min(losses, key=lambda rate: losses[rate])
@@ -192,36 +212,70 @@ def run_sweep(
     if not holds_sweep(path):
         check_no_run(path)
     first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
-    _check_engine(engine, address, [combination.job for combination in first], where)
+    check_engine(engine, address, [combination.job for combination in first], where)
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
+    devices = {combination.job.device for combination in first}
+    with open_trainings(path, engine, address, jobs, planned, devices, observer) as trainings:
+        alone = "alone" in sweep.baselines
+        silos = _silos([c.job for c in first], trainings.workers, observer, where) if alone else {}
+        wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
+        _run(sweep, wanted, path, trainings, observer)
+
+
+@contextmanager
+def open_trainings(
+    path: Path,
+    engine: SweepEngine,
+    address: str | None,
+    jobs: int | None,
+    planned: int,
+    devices: set[str],
+    observer: SweepObserver,
+) -> Iterator[Trainings]:
+    """Start the processes that train runs in a directory, which is nobody else's meanwhile.
+
+    Args:
+        path: The directory.
+        engine: Where the processes are.
+        address: Of the Ray cluster to join.
+        jobs: How many runs at once; default: one for each core.
+        planned: No more processes than this are of use.
+        devices: What the runs compute on.
+        observer: Hears of the cluster, and that it stops.
+
+    Raises:
+        RunError: the directory is in use, or cannot be written.
+        KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
+    """
     if engine == "ray":
         from tdcd.cluster.ray_fleet import connect
         from tdcd.experiments.nodes import node_processes
 
-        devices = {combination.job.device for combination in first}
         processes = node_processes(connect(address), path, jobs, planned, devices, observer.noted)
     else:
         processes = local_processes(jobs, planned)
     try:
         path.mkdir(parents=True, exist_ok=True)
         with FileLock(path / LOCK, timeout=0):
-            (path / MARKER).unlink(missing_ok=True)  # of a sweep that was killed
+            (path / MARKER).unlink(missing_ok=True)  # of one that was killed
             with processes as workers:
                 try:
-                    alone = "alone" in sweep.baselines
-                    silos = _silos([c.job for c in first], workers, observer, where) if alone else {}
-                    wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
-                    _run(sweep, wanted, path, workers, observer)
+                    yield Trainings(path, workers, observer)
                 except (KeyboardInterrupt, ClusterError):
                     observer.stopping()
                     raise
     except Timeout as error:
-        raise RunError(f"{path} is in use by another sweep; wait until that ends, or stop it") from error
+        raise RunError(f"{path} is in use by another command; wait until that ends, or stop it") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
+def check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
+    """Check where the runs of some jobs are to be computed.
+
+    Raises:
+        JobError: it is not known, or does not go with the jobs.
+    """
     if engine not in get_args(SweepEngine):
         raise JobError(f"engine: '{engine}' is not known for a sweep{nearest(str(engine), get_args(SweepEngine))}")
     if address is not None and engine != "ray":
@@ -232,8 +286,10 @@ def _check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job],
         )
 
 
-def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Pool, observer: SweepObserver) -> None:
-    under_way = _Sweeping(sweep, path, workers, observer)
+def _run(
+    sweep: Sweep, wanted: Sequence[Combination], path: Path, trainings: Trainings, observer: SweepObserver
+) -> None:
+    under_way = _Sweeping(sweep, path, trainings, observer)
     grid = [combination for combination in wanted if combination.variant == "federation"]
     others = [combination for combination in wanted if combination.variant != "federation"]
     rates: dict[str, float | None] = {}
@@ -241,16 +297,14 @@ def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Pool,
     for part, what in ((grid, ""), (others, " of baselines")):
         if sweep.select and part:
             tried = {combination.name: trials(sweep, combination) for combination in part}
-            under_way.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
+            trainings.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
             rates |= under_way.choose(tried)
             write_record(path / SWEEP, _plan(sweep, path, wanted, rates))
             for combination in part:
                 under_way.adopt(combination, rates.get(combination.name))
-        under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
-    under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
-    if failures := list(under_way.failures.values()):
-        more = [f"and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
-        raise FailedRunsError("\n".join([*failures[:SHOWN], *more]))
+        trainings.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
+    trainings.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
+    trainings.check()
 
 
 def _runs(

@@ -33,7 +33,7 @@ def overshooting(evidence: Evidence) -> Iterator[Finding]:
         "warning",
         f"Silos overshoot together: in {len(probes)} of the rounds, the whole hub step {whole} on average, "
         f"where a step of {best:g} lowers it by {gains[best]:.3g}",
-        f'Use aggregator = {{ kind = "hub-step", step = {best:g} }}, or fewer local steps or a smaller rate',
+        f'Use aggregator = {{ kind = "hub-step", size = {best:g} }}, or fewer local steps or a smaller rate',
         {f"gain_{step:g}": gain for step, gain in gains.items()} | {"step": best},
     )
 

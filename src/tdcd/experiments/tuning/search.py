@@ -1,0 +1,162 @@
+"""Successive halving: try much for a short while, the better third for longer, and a few to the end.
+
+The search trains nothing itself: it yields batches of trials and is sent what came of them, so that a test can stand in
+for trainings, and a resumed search takes the same way again.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+
+from tdcd.experiments.tuning.space import FACTOR, Point, Space
+
+EDGES = 5
+"""How often the range of rates is extended at one edge, at most."""
+BACK_OFF = 0.5
+"""What a rate is multiplied with that turned out to be too large in the end."""
+RETREATS = 3
+
+
+@dataclass(frozen=True)
+class Score:
+    """What came of a trial."""
+
+    loss: float
+    """The measure that decides, the lower the better: infinite if the trial diverged."""
+    reached: float = inf
+    """The simulated time at which it reached the target, if there is one."""
+    trouble: str = ""
+    """Why it would not do, if it ran to the end: it diverged, or its loss rose again."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trials to run, or to go on with."""
+
+    why: str
+    rung: int
+    points: tuple[Point, ...]
+    time: float
+    """How long each runs, in all."""
+    seed: int = 0
+    """0: the job's seed; 1: the one after it."""
+
+
+@dataclass
+class Chosen:
+    """What the search has come to."""
+
+    point: Point
+    score: Score
+    log: list[str] = field(default_factory=list)
+    """Why, step by step."""
+    rungs: dict[Point, int] = field(default_factory=dict)
+    """How far each choice came."""
+    scores: dict[tuple[Point, int], Score] = field(default_factory=dict)
+    """What came of each, rung by rung."""
+
+
+Results = dict[Point, Score]
+
+
+def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Trials, Results, Chosen | None]:
+    """Search for the best settings.
+
+    Args:
+        space: What to search.
+        rungs: The simulated time of the trials of each rung, the whole training's last.
+        start: The rate that a single local step begins with; the range is extended where it does not hold the best.
+
+    Returns:
+        The choice; none where every rate diverged.
+    """
+    log: list[str] = []
+    scores: dict[tuple[Point, int], Score] = {}
+    first = yield from _first_rung(space, rungs[0], start)
+    scores |= {(point, 0): score for point, score in first.items()}
+    alive = [point for point in sorted(first, key=lambda point: first[point].loss) if first[point].loss < inf]
+    log.append(
+        f"{len(first)} settings were tried for {rungs[0]:,.0f} units of time; {len(first) - len(alive)} diverged"
+    )
+    results: Results = first
+    for rung, time in enumerate(rungs[1:], start=1):
+        if not alive:
+            return None
+        last = rung == len(rungs) - 1
+        alive = _survivors(alive, space, last=last)
+        results = yield Trials(
+            "the better third, for longer" if not last else "the best, to the end", rung, tuple(alive), time
+        )
+        scores |= {(point, rung): score for point, score in results.items()}
+        before = len(alive)
+        alive = sorted((p for p in alive if results[p].loss < inf), key=lambda p: (results[p].reached, results[p].loss))
+        log.append(f"{before} went on to {time:,.0f}; the best so far: {alive[0].name if alive else 'none'}")
+    rungs_of = {point: max(rung for own, rung in scores if own == point) for point, _ in scores}
+    chosen = yield from _decide(alive, results, rungs, log)
+    return chosen and Chosen(*chosen, log, rungs_of, scores)
+
+
+def _first_rung(space: Space, time: float, start: float) -> Generator[Trials, Results, dict[Point, Score]]:
+    """Try rates for every choice of the rest, until the best of them lies between two others."""
+    scores: dict[Point, Score] = {}
+    wanted = {
+        replace(group, rate=_rounded(start / group.local_steps**0.5 * FACTOR**k))
+        for group in space.groups
+        for k in (-1, 0, 1)
+    }
+    for attempt in range(EDGES + 1):
+        why = "three rates each" if not attempt else "further rates, where the best was at the edge"
+        new = yield Trials(why, 0, tuple(sorted(wanted)), time)
+        scores |= new
+        wanted = set()
+        for group in space.groups:
+            own = sorted(point for point in scores if point.group == group)
+            best = min(own, key=lambda point: scores[point].loss)
+            if scores[best].loss == inf or best == own[0]:
+                wanted.add(replace(group, rate=_rounded(own[0].rate / FACTOR)))
+            elif best == own[-1]:
+                wanted.add(replace(group, rate=_rounded(own[-1].rate * FACTOR)))
+        if not wanted:
+            break
+    return scores
+
+
+def _survivors(alive: Sequence[Point], space: Space, *, last: bool) -> list[Point]:
+    """Return who goes on: the better third, and the best of every Q until the end, for the table of them."""
+    count = max(2, ceil(len(alive) / FACTOR))
+    kept = list(alive[:2] if last else alive[:count])
+    for steps in () if last else space.local_steps:
+        own = [point for point in alive if point.local_steps == steps]
+        kept += [point for point in own[:1] if point not in kept]
+    return kept
+
+
+def _decide(
+    alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str]
+) -> Generator[Trials, Results, tuple[Point, Score] | None]:
+    """Choose among those that ran to the end, with a decaying schedule or not; it has to hold with another seed."""
+    horizon, last = rungs[-1], len(rungs) - 1
+    if not alive:
+        return None
+    sound = [point for point in alive if not results[point].trouble]
+    log += [f"{point.name}: {results[point].trouble}" for point in alive if results[point].trouble]
+    point = (sound or list(alive))[0]
+    for retreat in range(RETREATS + 1):
+        if retreat:
+            point = replace(point, rate=_rounded(point.rate * BACK_OFF), decay=False)
+            log.append(f"back to rate {point.rate:g}")
+            results = results | (yield Trials("a smaller rate", last, (point,), horizon))
+        decaying = replace(point, decay=True)
+        tried = results | (yield Trials("the same with a rate that falls as a cosine", last, (decaying,), horizon))
+        best = min((decaying, point), key=lambda one: (bool(tried[one].trouble), tried[one].reached, tried[one].loss))
+        other = yield Trials("the choice again, with another seed", last, (best,), horizon, seed=1)
+        if tried[best].loss < inf and not tried[best].trouble and not other[best].trouble:
+            log.append(f"chosen: {best.name}; with another seed it ends at {other[best].loss:.4g}")
+            return best, tried[best]
+        log.append(f"{best.name}: {tried[best].trouble or other[best].trouble or 'diverged'}")
+    return None
+
+
+def _rounded(rate: float) -> float:
+    """Return a rate in two digits."""
+    return float(f"{rate:.2g}")
