@@ -15,6 +15,7 @@ from tdcd.experiments.sweep_file import Picture, Selection, Sweep, parse_sweep
 from tdcd.experiments.sweep_plan import combinations
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import Job, SetData, TableData, TableJob, TableSilo
+from tdcd.jobs.tuning import Tuning
 from tdcd.models.spec import KINDS
 from tdcd.training.labels import Labels
 from tdcd.training.schedules import SCHEDULE_TAGS
@@ -32,7 +33,8 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", JOB_PAGE, re.DOTALL)
     table = tomllib.loads(text)
     parse_job(table, "docs")
-    assert set(table) | {"workers", "labels", "address"} == set(Job.model_fields)
+    assert set(table) | {"workers", "labels", "address", "auto"} == set(Job.model_fields)
+    assert set(table["tuning"]) == set(Tuning.model_fields)
     assert "# workers =" in text
     assert "# address =" in text
     assert set(table["data"]) | {"directory", "pixels", "sets"} == set(SetData.model_fields)

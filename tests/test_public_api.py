@@ -20,7 +20,7 @@ MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "Mo
 SETTINGS = {
     "loss", "rounds", "local_steps", "batch_size", "rate", "schedule", "participation", "silo_dropout", "averaging",
     "aggregator", "optimizer", "carry_optimizer", "proximal", "codec", "codec_for", "weight_decay", "clip_norm",
-    "precision", "seed", "evaluate_every", "select", "patience", "checkpoint_every",
+    "precision", "seed", "evaluate_every", "select", "select_by", "patience", "checkpoint_every",
 }  # fmt: skip
 
 

@@ -290,7 +290,7 @@ def test_early_stopping_is_patience(tmp_path: Path) -> None:
     for name in ("settings", "callback"):
         outcome = read_outcome(tmp_path / name)
         assert outcome
-        assert outcome.stopped == "stopped by EarlyStopping: no lower validation loss in 2 evaluations"
+        assert outcome.stopped == "stopped by EarlyStopping: no better validation loss in 2 evaluations"
     again = train(EarlyStopping(2), path=tmp_path / "callback", **chosen)
     assert timeless(again) == timeless(by_callback)
     with pytest.raises(tdcd.JobError, match="patience need a validation set"):

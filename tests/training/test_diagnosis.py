@@ -22,12 +22,16 @@ Y = (X[:, 0] + X[:, 4] + 0.5 * RNG.normal(size=400) > 0).astype(int)
 
 
 def settings(**more: Any) -> tdcd.Settings:
-    return tdcd.Settings(**{"loss": "binary-cross-entropy", "rounds": 100, "rate": 0.1} | more)
+    return tdcd.Settings.model_validate({"loss": "binary-cross-entropy", "rounds": 100, "rate": 0.1} | more)
 
 
 def history(
-    train: Sequence[float], validation: Sequence[float] = (), every: int = 10, **more: float
+    train: Sequence[float],
+    validation: Sequence[float] = (),
+    every: int = 10,
+    measures: Mapping[str, float] | None = None,
 ) -> list[Evaluation]:
+    more = measures or {}
     return [
         Evaluation(
             round=every * number,
@@ -52,7 +56,7 @@ SETTLED = [1.0, 0.6, 0.5, 0.45, 0.45, 0.45]
 
 
 def test_a_good_training_has_no_findings() -> None:
-    assert findings(history(SETTLED, SETTLED, null_loss=0.9)) == {}
+    assert findings(history(SETTLED, SETTLED, measures={"null_loss": 0.9})) == {}
     assert findings([], selected=0) == {}, "a hub that does not receive the measures knows nothing"
 
 
@@ -89,7 +93,7 @@ def test_a_loss_that_rose_while_ranks_improved_is_a_warning() -> None:
     ],
 )
 def test_no_better_than_a_constant(measures: dict[str, float], kind: str, level: str) -> None:
-    found = findings(history(SETTLED, SETTLED, **measures))
+    found = findings(history(SETTLED, SETTLED, measures=measures))
     assert [(one.kind, one.level) for one in found.values()] == [(kind, level)]
 
 

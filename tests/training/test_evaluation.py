@@ -13,7 +13,7 @@ def test_classes() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(200, 7, generator=generator), torch.randint(7, (200,), generator=generator)
     result = measure(CrossEntropy(), scores, labels)
-    assert set(result) == {"loss", "accuracy", "f1", "top5", "auroc", "auprc"}
+    assert set(result) == {"loss", "null_loss", "accuracy", "f1", "top5", "auroc", "auprc"}
     predicted = scores.argmax(1).numpy()
     assert result["accuracy"] == pytest.approx(np.mean(predicted == labels.numpy()))
     assert result["top5"] == pytest.approx(metrics.top_k_accuracy_score(labels, scores, k=5))
@@ -21,7 +21,7 @@ def test_classes() -> None:
     assert result["auroc"] == pytest.approx(metrics.roc_auc_score(labels, probabilities, multi_class="ovr"))
     assert result["loss"] == pytest.approx(float(nn.functional.cross_entropy(scores.double(), labels)))
     few = measure(CrossEntropy(), scores[:, :3], labels % 2)
-    assert set(few) == {"loss", "accuracy", "f1"}
+    assert set(few) == {"loss", "null_loss", "accuracy", "f1"}
 
 
 def test_binary() -> None:
@@ -31,7 +31,7 @@ def test_binary() -> None:
     assert result["accuracy"] == pytest.approx(3 / 5)
     assert result["f1"] == pytest.approx(2 / 3)
     assert result["auroc"] == pytest.approx(5 / 6)
-    assert set(measure(BinaryCrossEntropy(), scores, torch.ones(5))) == {"loss", "accuracy", "f1"}
+    assert set(measure(BinaryCrossEntropy(), scores, torch.ones(5))) == {"loss", "null_loss", "accuracy", "f1"}
 
 
 def test_regression() -> None:

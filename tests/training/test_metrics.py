@@ -53,13 +53,23 @@ def softmax(row: list[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
+def null_loss(objective: Objective, y: Any) -> float:
+    """Return the lowest mean loss of a constant prediction, from its definition."""
+    shares = [float(np.mean(y == k)) for k in range(int(max(y)) + 1) if (y == k).any()]
+    if isinstance(objective, BinaryCrossEntropy) and len(shares) == 2:
+        w = objective.positive_weight
+        p = w * shares[1] / (w * shares[1] + shares[0])
+        return -(w * shares[1] * log(p) + shares[0] * log(1 - p))
+    return -sum(share * log(share) for share in shares)
+
+
 def scikit_learn(objective: Objective, scores: torch.Tensor, labels: Any) -> dict[str, float]:
     """Return what scikit-learn makes of the same scores, where it does not warn that something is undefined."""
     y, said = labels.numpy(), objective.predictions(scores).numpy()
     if isinstance(objective, SquaredError):
         return {"mse": metrics.mean_squared_error(y, said)} | ({"r2": metrics.r2_score(y, said)} if len(y) > 1 else {})
     many = isinstance(objective, CrossEntropy)
-    result = {"accuracy": metrics.accuracy_score(y, said)}
+    result = {"accuracy": metrics.accuracy_score(y, said), "null_loss": null_loss(objective, y)}
     result["f1"] = metrics.f1_score(y, said, average="macro" if many else "binary", zero_division=0)
     if len(set(y.tolist())) == (scores.shape[1] if many else 2):
         truth = np.eye(scores.shape[1])[y] if many else y
@@ -74,7 +84,7 @@ def check(objective: Objective, rows: list[list[float]], labels: Any, expected: 
     result = measure(objective, scores, labels)
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
-    assert set(result) == set(expected)
+    assert set(result) == {*expected, *(["null_loss"] if not isinstance(objective, SquaredError) else [])}
     for name, value in scikit_learn(objective, scores, labels).items():
         assert result[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
     ranked = ranks(objective, scores)

@@ -91,6 +91,8 @@ def command(
     overrides: dict[str, Any] = dict(parse_setting(text) for text in settings or [])
     overrides |= {key: value for key, value in named.items() if value is not None}
     chosen, where, directory = _resolve(job, resume, out, overrides, clients)
+    if chosen.auto:
+        chosen = _find(chosen, where, directory, quiet=quiet or json)
     _train(chosen, where, directory, resume is not None, quiet, json)
 
 
@@ -117,6 +119,26 @@ def _resolve(
     job = load_job(where, overrides, clients)
     importable(*([file.parent] if file else []), *import_path(resume), Path())
     return job, where, resume
+
+
+def _find(job: "Job", where: str, directory: Path, *, quiet: bool) -> "Job":
+    """Find the settings that the job leaves open, beside the run's directory."""
+    from tdcd.cli.tunedisplay import display, show
+    from tdcd.experiments.tuning.tune import found
+    from tdcd.reports.tuning import write_tuning
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    path = directory.with_name(f"{directory.name}-tuning")
+    shown = display(quiet=quiet)
+    try:
+        with shown:
+            shown.say(f"{where}: finding training.{' and training.'.join(job.auto)} in {path}")
+            job, record = found(job, path, observer=shown, where=where)
+    except KeyboardInterrupt:
+        shown.say("\nStopped. What has ended is kept: run the command again with --out to go on.")
+        sys.exit(130)
+    show(shown, record, path, write_tuning(record, path))
+    return job
 
 
 def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, json: bool) -> None:

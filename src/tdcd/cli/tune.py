@@ -1,7 +1,6 @@
 """``tdcd tune``: find a learning rate, local steps, a hub step and a schedule."""
 
 import json as json_
-import re
 import signal
 import sys
 from dataclasses import asdict
@@ -34,11 +33,18 @@ tdcd train tunings/job/tuned.toml  [dim]# then train with what was chosen[/dim]
 
 def command(
     job: Annotated[Path, typer.Argument(help="The job file, or the name of an embedded job.")],
-    t_comm: Annotated[float, typer.Option("--t-comm", min=0, help="The time of a round trip.")] = 10.0,
-    t_comp: Annotated[float, typer.Option("--t-comp", min=0, help="The time of a local step.")] = 1.0,
+    t_comm: Annotated[
+        float | None, typer.Option("--t-comm", min=0, help="The time of a round trip; default: the job's, or 10.")
+    ] = None,
+    t_comp: Annotated[
+        float | None, typer.Option("--t-comp", min=0, help="The time of a local step; default: the job's, or 1.")
+    ] = None,
     budget: Annotated[
-        str, typer.Option("--budget", help="What it may take: a part of a full grid's cost (10%), or minutes (30m).")
-    ] = "10%",
+        str | None,
+        typer.Option(
+            "--budget", help="What it may take: a part of a full grid's cost, or minutes (30m); default: 10%."
+        ),
+    ] = None,
     local_steps: Annotated[
         str | None, typer.Option("--local-steps", "-Q", help="Q to try; default: 1,2,5,10,20.")
     ] = None,
@@ -49,7 +55,9 @@ def command(
         float | None,
         typer.Option("--time", help="Simulated time of a whole training; default: that of the job's rounds."),
     ] = None,
-    metric: Annotated[str, typer.Option("--metric", help="What decides, on the validation samples.")] = "loss",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What decides, on the validation samples; default: loss.")
+    ] = None,
     target: Annotated[
         float | None, typer.Option("--target", help="A value of it: what reaches it first is best.")
     ] = None,
@@ -90,7 +98,10 @@ def command(
         "proximals": _numbers("--proximals", proximals, float),
         "horizon": horizon,
     }
-    costs = Costs(t_comm=t_comm, step=t_comp).under(costs_of(cost))
+    own = read.tuning
+    trip, step = own.t_comm if t_comm is None else t_comm, own.t_comp if t_comp is None else t_comp
+    costs = Costs(t_comm=trip, step=step).under(costs_of(cost))
+    budget, metric = budget or own.budget, metric or own.metric
     directory = out or Path("tunings") / read.name
     record = run(
         read, str(job), directory, costs, given, budget, metric, target, jobs, engine, address, quiet=quiet or json
@@ -118,9 +129,13 @@ def run(
     """Tune a job, and show how that goes."""
     from tdcd.cli.tunedisplay import display, show
     from tdcd.experiments.tuning import tune
+    from tdcd.jobs.tuning import read_budget
     from tdcd.reports.tuning import write_tuning
 
-    part, minutes = read_budget(budget)
+    try:
+        part, minutes = read_budget(budget)
+    except ValueError as error:
+        raise JobError(f"--budget {error}") from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     shown = display(quiet=quiet)
     try:
@@ -146,21 +161,6 @@ def run(
     report = write_tuning(record, directory)
     show(shown, record, directory, report)
     return record
-
-
-def read_budget(text: str) -> tuple[float, float | None]:
-    """Return the part of a full grid's cost, and the minutes that a budget stands for.
-
-    Raises:
-        JobError: it is neither.
-    """
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text):
-        part = float(match[1]) / 100
-        if 0 < part <= 1:
-            return part, None
-    if (match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:m|min)?", text)) and float(match[1]) > 0:
-        return 1.0, float(match[1])
-    raise JobError(f"--budget {text}: write a part of a full grid's cost, such as 10%, or minutes, such as 30m")
 
 
 def _numbers(option: str, text: str | None, kind: type[int] | type[float]) -> list[Any] | None:

@@ -251,6 +251,7 @@ def _job(sweep: Sweep, where: str, settings: dict[str, Any]) -> Job:
         job = load_job(sweep.job, deepcopy(settings), clients)
     except JobError as error:
         raise JobError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from error
+    job.check_found()
     known, metric = job.training.objective.metrics, sweep.report.metric
     if metric is not None and metric not in known:
         loss = job.training.loss_kind

@@ -78,6 +78,7 @@ def run_job(
         for callback in _of_jobs(callbacks):
             callback.reading(what)
 
+    job.check_found()
     at_nodes = None
     if job.engine == "ray":  # before much is read for nothing
         from tdcd.cluster.ray_fleet import connect
@@ -122,7 +123,12 @@ def run_variant(
     callbacks: Sequence[Callback] = (),
     workers: int | None = None,
 ) -> Result:
-    """Train one variant of a job on data that is already read."""
+    """Train one variant of a job on data that is already read.
+
+    Raises:
+        JobError: a setting is yet to be found.
+    """
+    job.check_found()
     federation, chosen = variant_data(data.federation, variant), variant_job(job, variant)
     for callback in _of_jobs(callbacks):
         callback.training(variant, federation)

@@ -21,6 +21,7 @@ from tdcd.data.sets import PatientSets, SetName
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.jobs.deployment import Deployment
+from tdcd.jobs.tuning import Automatic, Tuning, put_auto, take_auto
 from tdcd.models import Imported, Model, ModelSpec
 from tdcd.registry import IMPORT_PATH
 from tdcd.strict import Strict, matching, problems
@@ -243,6 +244,10 @@ class Job(Strict):
     training: Settings
     deployment: Deployment = Deployment()
     """For ``tdcd hub`` and ``tdcd client``."""
+    tuning: Tuning = Tuning()
+    """For ``tdcd tune``, and for settings that are "auto"."""
+    auto: Annotated[tuple[Automatic, ...], Field(exclude=True)] = ()
+    """The settings of the training that are "auto", to be found before it."""
 
     def model_of(self, silo: str) -> ModelSpec:
         """Return a silo's network: its own, or that of the job."""
@@ -252,6 +257,23 @@ class Job(Strict):
     def settings_of(self, silo: str) -> Settings:
         """Return how a silo trains: as the job says, with the local steps and rate that are its own."""
         return self.training.of_silo(silo, self.silos.get(silo))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _automatic(cls, values: Any) -> Any:
+        return take_auto(values)
+
+    def check_found(self) -> None:
+        """Check that no setting is left to be found.
+
+        Raises:
+            JobError: one is.
+        """
+        if self.auto:
+            raise JobError(
+                f'training.{self.auto[0]} = "auto": it is to be found first; tdcd train does so, or use tdcd tune and '
+                "the job that it writes"
+            )
 
     @model_validator(mode="after")
     def _address_of_ray(self) -> Self:
@@ -281,7 +303,7 @@ class Job(Strict):
 
     def as_table(self) -> dict[str, Any]:
         """Return the job with every default filled in, as it is written to job.toml."""
-        return self.model_dump(exclude_none=True)
+        return put_auto(self.model_dump(exclude_none=True), self.auto)
 
 
 class SetJob(Job):

@@ -219,5 +219,6 @@ def _style(more: Mapping[Any, Any] = {}) -> Iterator[None]:
     fonts = ["DejaVu Sans", *(name for name in FONTS if name in names)]
     with matplotlib.rc_context({**_RC, "font.sans-serif": fonts, **more}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
+        warnings.filterwarnings("ignore", message="Creating legend with loc=")  # slow, on a busy machine
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support .* natively")
         yield

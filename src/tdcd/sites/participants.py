@@ -43,6 +43,7 @@ def check_job(job: Job) -> None:
     Raises:
         JobError: it does not.
     """
+    job.check_found()
     if isinstance(job, FunctionJob):
         raise JobError(
             f"data.source: the function '{job.data.source}' has all silos' rows in one place, so it can be simulated "

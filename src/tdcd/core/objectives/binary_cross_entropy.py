@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import isfinite
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,6 +31,9 @@ class BinaryCrossEntropy(Classification):
 
     def classes(self, width: int) -> int:
         return 2
+
+    def class_weights(self, classes: int) -> npt.NDArray[np.float64]:
+        return np.array([1.0, self.positive_weight])
 
     def width(self, labels: Tensor) -> int:
         return 1

@@ -59,8 +59,16 @@ class Classification(Objective):
             result["top5"] = float(sums["top5"][0]) / rows
         if len(areas := self.areas(sums, rows)):
             result["auroc"] = float(areas.mean())
-        part = truth[truth > 0] / rows
-        return result | {NULL_LOSS: -float((part * np.log(part)).sum())}
+        return result | {NULL_LOSS: self.null_loss(truth / rows)}
+
+    def class_weights(self, classes: int) -> npt.NDArray[np.float64]:
+        """Return what a row of each class weighs in the loss."""
+        return np.ones(classes)
+
+    def null_loss(self, shares: npt.NDArray[np.float64]) -> float:
+        """Return the lowest loss of a constant prediction, given the share of each class: of equal weights, the entropy."""
+        weighed = (shares * self.class_weights(len(shares)))[shares > 0]
+        return -float((weighed * np.log(weighed / weighed.sum())).sum())
 
     def areas(self, sums: Sums, rows: float) -> npt.NDArray[np.float64]:
         """Return the area under the ROC curve of each class against all others, of one logit of the positive class.

@@ -92,13 +92,16 @@ def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Tria
         alive = sorted((p for p in alive if results[p].loss < inf), key=lambda p: (results[p].reached, results[p].loss))
         log.append(f"{before} went on to {time:,.0f}; the best so far: {alive[0].name if alive else 'none'}")
     rungs_of = {point: max(rung for own, rung in scores if own == point) for point, _ in scores}
-    chosen = yield from _decide(alive, results, rungs, log)
+    chosen = yield from _decide(alive, results, rungs, log, RETREATS if space.rate is None else 0)
     return chosen and Chosen(*chosen, log, rungs_of, scores)
 
 
 def _first_rung(space: Space, time: float, start: float) -> Generator[Trials, Results, dict[Point, Score]]:
     """Try rates for every choice of the rest, until the best of them lies between two others."""
     scores: dict[Point, Score] = {}
+    if space.rate is not None:
+        points = tuple(replace(group, rate=space.rate) for group in space.groups)
+        return (yield Trials("the rate of the job", 0, points, time))
     wanted = {
         replace(group, rate=_rounded(start / group.local_steps**0.5 * FACTOR**k))
         for group in space.groups
@@ -132,7 +135,7 @@ def _survivors(alive: Sequence[Point], space: Space, *, last: bool) -> list[Poin
 
 
 def _decide(
-    alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str]
+    alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str], retreats: int
 ) -> Generator[Trials, Results, tuple[Point, Score] | None]:
     """Choose among those that ran to the end, with a decaying schedule or not; it has to hold with another seed."""
     horizon, last = rungs[-1], len(rungs) - 1
@@ -141,7 +144,7 @@ def _decide(
     sound = [point for point in alive if not results[point].trouble]
     log += [f"{point.name}: {results[point].trouble}" for point in alive if results[point].trouble]
     point = (sound or list(alive))[0]
-    for retreat in range(RETREATS + 1):
+    for retreat in range(retreats + 1):
         if retreat:
             point = replace(point, rate=_rounded(point.rate * BACK_OFF), decay=False)
             log.append(f"back to rate {point.rate:g}")

@@ -50,8 +50,8 @@ class Point:
 
     def settings(self, rounds: int) -> dict[str, Any]:
         """Return the settings of ``[training]`` that it stands for."""
-        aggregator = {"aggregator": Average() if self.hub_step == 1 else HubStep(self.hub_step)}
-        return (aggregator if self.hub_step else {}) | {
+        aggregator = Average() if self.hub_step == 1 else HubStep(self.hub_step) if self.hub_step else None
+        return ({"aggregator": aggregator} if aggregator else {}) | {
             "local_steps": self.local_steps,
             "batch_size": self.batch_size,
             "proximal": self.proximal,
@@ -74,6 +74,8 @@ class Space:
     costs: Costs
     silos: int
     """N, the silos that have features."""
+    rate: float | None = None
+    """The rate of all trials, where it is not searched."""
 
     @classmethod
     def of(cls, job: Job, silos: int, costs: Costs, given: Mapping[str, Any]) -> "Space":
@@ -89,7 +91,7 @@ class Space:
             "proximals": (own.proximal,),
         }
         chosen = {key: tuple(given[key]) if given.get(key) else value for key, value in by_default.items()}
-        space = cls(**chosen, horizon=1.0, costs=costs, silos=silos)
+        space = cls(**chosen, horizon=1.0, costs=costs, silos=silos, rate=given.get("rate"))
         return replace(space, horizon=given.get("horizon") or own.rounds * space.round_time(own.local_steps))
 
     def round_time(self, local_steps: int) -> float:

@@ -26,6 +26,7 @@ from tdcd.experiments.tuning.space import FACTOR, GRID, Point, Space
 from tdcd.files import write_atomically
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import FunctionData, Job
+from tdcd.jobs.tuning import read_budget
 from tdcd.runs.layout import check_no_run, holds_run
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import Evaluation, write_record
@@ -77,7 +78,7 @@ def tune(
     Args:
         job: What to tune.
         directory: Where trials and the result lie; a search that was stopped goes on there.
-        costs: What takes time; default: the paper's, with t_comm 10.
+        costs: What takes time; default: as the job's ``[tuning]`` table says.
         given: What to search: "local_steps", "hub_steps", "batch_sizes", "proximals", and the "horizon", the simulated
             time of a whole training; default: what usually matters, and as long as the job's rounds.
         budget: The part of a full grid's cost that the search may take, about.
@@ -95,7 +96,7 @@ def tune(
         DivergedError: every rate diverged.
     """
     observer, path, began = observer or TuneObserver(), Path(directory), time.perf_counter()
-    costs, given = costs or Costs(), dict(given or {})
+    costs, given = costs or Costs(t_comm=job.tuning.t_comm, step=job.tuning.t_comp), dict(given or {})
     _check(job, measure, budget, where)
     check_engine(engine, address, [job], where)
     if not (path / "trials").exists():
@@ -105,7 +106,7 @@ def tune(
     silos = len(data.federation.with_features)
     space = Space.of(job, silos, costs, given)
     planned = 3 * len(space.groups)
-    start, reason = _first_rate(job, data)
+    start, reason = _first_rate(job, data) if space.rate is None else (space.rate, f"the job says rate {space.rate:g}")
     expected = ""
     if minutes is not None:
         whole = mean_minutes(job, data, space) / min(jobs or cores(), planned)
@@ -141,7 +142,7 @@ def tune(
 def tuned(job: Job, record: TuningRecord) -> Job:
     """Return a job with the settings that were chosen."""
     training = job.training.replace(**record.settings)
-    return job.model_copy(update={"training": training})
+    return job.model_copy(update={"training": training, "auto": ()})
 
 
 def mean_minutes(job: Job, data: JobData, space: Space) -> float:
@@ -157,6 +158,34 @@ def mean_minutes(job: Job, data: JobData, space: Space) -> float:
             state = simulation.round(state)
         total += (time.perf_counter() - began) / TIMED * space.horizon / space.round_time(steps)
     return total / len(space.local_steps) / 60
+
+
+def found(
+    job: Job,
+    directory: Path | str,
+    *,
+    jobs: int | None = None,
+    observer: TuneObserver | None = None,
+    where: str = "job",
+) -> tuple[Job, TuningRecord]:
+    """Find the settings of a job that are "auto", and leave all others but the schedule as they are.
+
+    Raises:
+        JobError: there are no validation samples, or the budget is none.
+        DivergedError: every rate diverged.
+    """
+    try:
+        budget, minutes = read_budget(job.tuning.budget)
+    except ValueError as error:
+        raise JobError(f"{where}: tuning.budget: {error}") from error
+    steps = None if "local_steps" in job.auto else [job.training.local_steps]
+    rates = None if "rate" in job.auto else job.training.rate
+    given = {"local_steps": steps, "hub_steps": [0.0], "rate": rates}
+    record = tune(
+        job, directory, given=given, budget=budget, minutes=minutes, measure=job.tuning.metric, jobs=jobs,
+        observer=observer, where=where,
+    )  # fmt: skip
+    return tuned(job, record), record
 
 
 def _check(job: Job, measure: str, budget: float, where: str) -> None:
@@ -251,7 +280,7 @@ class _Tuning:
             | {"select": "last", "select_by": "loss", "patience": None, "seed": own.seed + trials.seed}
             | {"evaluate_every": every, "checkpoint_every": max(every, 50)}
         )
-        job = self.job.model_copy(update={"training": settings, "baselines": []})
+        job = self.job.model_copy(update={"training": settings, "baselines": [], "auto": ()})
         return SweepRun(f"trials/{point.name}{',again' if trials.seed else ''}", "federation", job)
 
     def _measured(self, run: SweepRun) -> bool:

@@ -1,0 +1,176 @@
+"""How close ``tdcd tune`` comes to a full grid, at what part of its cost, and whether what it chooses holds.
+
+    python benchmarks/tuning.py JOB.toml --out DIRECTORY [--set KEY=VALUE …] [--rounds 300] [--data DIRECTORY]
+
+trains a grid of Q, hub step and rate once, prices it at every latency, and compares the best of it with what a search
+chooses: the simulated time to the target validation loss, which is the lowest of the whole grid and a fiftieth of the
+descent. The choice is then trained with four more seeds. Everything that has ended is kept, so it can be stopped and
+started again. The test samples are not looked at. Prints rows of a table.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from tdcd.costs import Costs
+from tdcd.errors import DivergedError
+from tdcd.experiments.sweep_plan import SweepRun
+from tdcd.experiments.sweep_run import SweepObserver, ended, open_trainings
+from tdcd.experiments.tuning import Space, tune
+from tdcd.experiments.tuning.space import GRID, Point
+from tdcd.jobs.data import load_data
+from tdcd.jobs.load import load_job
+from tdcd.jobs.schema import Job
+from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.records import Evaluation
+from tdcd.strict import parse_setting
+
+T_COMM = (1.0, 10.0, 100.0)
+STEPS = 5
+"""The Q whose rounds are given: the time of a whole training is theirs."""
+SEEDS = 5
+CLOSE = 0.02
+"""The target: so much of the descent above the lowest validation loss of the grid."""
+POINTS = 150
+"""Evaluations of a run of the grid."""
+
+
+class Progress(SweepObserver):
+    """A line for every tenth run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def ended(self, name: str, outcome: Any) -> None:  # noqa: ARG002
+        """See SweepObserver."""
+        self.count += 1
+        if self.count % 10 == 0:
+            print(f"  {self.count} runs, {name}", flush=True)
+
+
+def space_at(job: Job, silos: int, t_comm: float, rounds: int) -> Space:
+    """Return what is searched at a latency."""
+    space = Space.of(job, silos, Costs(t_comm=t_comm), {})
+    return replace(space, horizon=rounds * space.round_time(STEPS))
+
+
+def grid(spaces: list[Space], top: float) -> Iterator[tuple[Point, int]]:
+    """Yield every point, and the rounds that it needs at the latency where these are the most."""
+    for group in spaces[0].groups:
+        for k in range(GRID):
+            point = replace(group, rate=float(f"{top / group.local_steps**0.5 / 3**k:.2g}"))
+            yield point, max(space.rounds(point, space.horizon) for space in spaces)
+
+
+def run_of(job: Job, point: Point, rounds: int, name: str, **more: Any) -> SweepRun:
+    """Return the training of a point."""
+    every = max(1, rounds // POINTS)
+    settings = job.training.model_copy(
+        update=point.settings(rounds)
+        | {"evaluate_every": every, "checkpoint_every": 10_000, "select": "last", "patience": None}
+        | more
+    )
+    return SweepRun(name, "federation", job.model_copy(update={"training": settings, "baselines": []}))
+
+
+def time_to(lines: list[Evaluation], target: float, round_time: float, horizon: float = inf) -> float:
+    """Return the simulated time at which the validation loss first reaches the target."""
+    times = (line.round * round_time for line in lines if line.validation["loss"] <= target)
+    return min((time for time in times if time <= horizon), default=inf)
+
+
+def main() -> None:
+    """Train and compare."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--data")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--top", type=float, default=8.0, help="the largest rate of the grid, at Q = 1")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    overrides = dict(parse_setting(text) for text in given.set)
+    overrides |= {"data.directory": str(Path(given.data).resolve())} if given.data else {}
+    job = load_job(given.job, overrides)
+    silos = len(load_data(job).federation.with_features)
+    spaces = [space_at(job, silos, t, given.rounds) for t in T_COMM]
+    points = dict(grid(spaces, given.top))
+    runs = {point: run_of(job, point, rounds, f"grid/{point.name}") for point, rounds in points.items()}
+    with open_trainings(given.out, "local", None, given.jobs, len(runs), {"cpu"}, Progress()) as trainings:
+        trainings.train("runs of the grid", list(runs.values()))
+        trainings.check()
+    lines: dict[Point, list[Evaluation]] = {}
+    for point, run in runs.items():
+        outcome = read_outcome(given.out / run.name)
+        if outcome and outcome.status == "finished":
+            lines[point] = read_history(given.out / run.name)
+    first = next(iter(lines.values()))[0].validation["loss"]
+    for t_comm, space in zip(T_COMM, spaces, strict=True):
+        within = {
+            point: [line for line in own if line.round * space.round_time(point.local_steps) <= space.horizon]
+            for point, own in lines.items()
+        }
+        lowest = min(line.validation["loss"] for own in within.values() for line in own)
+        target = lowest + CLOSE * (first - lowest)
+        times = {p: time_to(own, target, space.round_time(p.local_steps), space.horizon) for p, own in within.items()}
+        best = min(times, key=lambda point: times[point])
+        record = tune(
+            job,
+            given.out / f"tune-{t_comm:g}",
+            costs=space.costs,
+            given={"horizon": space.horizon},
+            target=target,
+            jobs=given.jobs,
+        )
+        chosen = {key: record.settings[key] for key in ("local_steps", "aggregator", "rate", "schedule", "rounds")}
+        own = []
+        for number in range(SEEDS):
+            settings = job.training.replace(
+                **{k: v for k, v in record.settings.items() if k != "select"},
+                seed=job.training.seed + number,
+            )
+            settings = settings.model_copy(update={"evaluate_every": max(1, settings.rounds // POINTS)})
+            name = f"seeds-{t_comm:g}/{number}"
+            run = SweepRun(name, "federation", job.model_copy(update={"training": settings, "baselines": []}))
+            if not ended(given.out / name, run):
+                with open_trainings(given.out, "local", None, 1, 1, {"cpu"}, SweepObserver()) as trainings:
+                    try:
+                        trainings.train("seeds", [run])
+                        trainings.check()
+                    except DivergedError:
+                        pass
+            outcome = read_outcome(given.out / name)
+            history = read_history(given.out / name)
+            trains = [line.train["loss"] for line in history]
+            diverged = (
+                not outcome
+                or outcome.status != "finished"
+                or trains[-1] > min(trains) + 0.1 * (trains[0] - min(trains))
+            )
+            own.append((diverged, time_to(history, target, space.round_time(settings.local_steps))))
+        print(
+            json.dumps(
+                {
+                    "t_comm": t_comm,
+                    "target": round(target, 4),
+                    "grid best": best.name,
+                    "grid time": round(times[best]),
+                    "tuned": chosen,
+                    "tuned time": [round(time) if time < inf else None for _, time in own],
+                    "ratio": round(own[0][1] / times[best], 2),
+                    "diverged": sum(bad for bad, _ in own),
+                    "cost": round(record.cost, 1),
+                    "grid": record.grid,
+                }
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
