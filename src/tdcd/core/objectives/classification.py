@@ -66,7 +66,7 @@ class Classification(Objective):
         return np.ones(classes)
 
     def null_loss(self, shares: npt.NDArray[np.float64]) -> float:
-        """Return the lowest loss of a constant prediction, given the share of each class: of equal weights, the entropy."""
+        """Return the lowest loss of a constant prediction, given the share of each class."""
         weighed = (shares * self.class_weights(len(shares)))[shares > 0]
         return -float((weighed * np.log(weighed / weighed.sum())).sum())
 
