@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
+    from tdcd.jobs.refit import refit
     from tdcd.jobs.run import JobCallback, JobResult, run_job
     from tdcd.jobs.schema import Job
     from tdcd.reports.comparison import write_study
@@ -96,6 +97,7 @@ _HOMES = {
     "load_sweep": "tdcd.experiments.sweep_file",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
+    "refit": "tdcd.jobs.refit",
     "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweep_run",
     "sweep_function": "tdcd.experiments.function_sweep",
@@ -165,6 +167,7 @@ __all__ = [
     "optimizers",
     "read_run",
     "read_study",
+    "refit",
     "run_job",
     "run_sweep",
     "schedules",

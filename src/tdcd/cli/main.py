@@ -26,6 +26,7 @@ from tdcd.cli import (
     hub,
     init,
     predict,
+    refit,
     report,
     reproduce,
     serve,
@@ -61,6 +62,7 @@ def _options(
 
 
 app.command("train", epilog=train.EXAMPLES)(train.command)
+app.command("refit", epilog=refit.EXAMPLES)(refit.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("check", epilog=check.EXAMPLES)(check.command)
 app.command("align", epilog=align.EXAMPLES)(align.command)
