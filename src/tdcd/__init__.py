@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RunError,
         TdcdError,
     )
+    from tdcd.experiments.cross_validation import CrossValidation, cross_validate
     from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
@@ -60,6 +61,7 @@ _HOMES = {
     "Callback": "tdcd.training.callbacks",
     "ClusterError": "tdcd.errors",
     "Costs": "tdcd.costs",
+    "CrossValidation": "tdcd.experiments.cross_validation",
     "DataError": "tdcd.errors",
     "DeploymentError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
@@ -88,6 +90,7 @@ _HOMES = {
     "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
     "assemble": "tdcd.serving.assemble",
+    "cross_validate": "tdcd.experiments.cross_validation",
     "estimate_constants": "tdcd.training.constants",
     "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
@@ -124,6 +127,7 @@ __all__ = [
     "Callback",
     "ClusterError",
     "Costs",
+    "CrossValidation",
     "DataError",
     "DeploymentError",
     "DivergedError",
@@ -155,6 +159,7 @@ __all__ = [
     "assemble",
     "callbacks",
     "codecs",
+    "cross_validate",
     "estimate_constants",
     "export_model",
     "load_blocks",

@@ -18,6 +18,7 @@ from tdcd.cli import (
     check,
     client,
     compare,
+    cv,
     data,
     deploy,
     evaluate,
@@ -73,6 +74,7 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.command)
 app.command("export", epilog=export.EXAMPLES)(export.command)
 app.command("serve", epilog=serve.EXAMPLES)(serve.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
+app.command("cv", epilog=cv.EXAMPLES)(cv.command)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)

@@ -11,7 +11,8 @@ sweep can also grow: with more seeds or values in its file, only what is new is 
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -102,31 +103,7 @@ class _Sweeping:
 
     def train(self, what: str, wanted: Sequence[SweepRun]) -> None:
         """Train what has not ended before."""
-        wanted = list({run.name: run for run in wanted}.values())
-        if not wanted:
-            return
-        missing = [run for run in wanted if not ended(self.directory / run.name, run)]
-        names = [run.name for run in wanted]
-        waiting = {run.name for run in missing}
-        done = [name for name in names if name not in waiting]
-        steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
-        self.observer.planned(what, names, done, steps)
-
-        def on_answer(number: int, answer: Mapping[str, Any]) -> None:
-            run = missing[number]
-            if answer["event"] == "began":
-                self.observer.began(run.name)
-            elif answer["event"] == "progress":
-                self.observer.advanced(run.name, answer["iteration"], answer["loss"])
-            elif answer["event"] == "failed":
-                self.observer.failed(run.name)
-            elif answer["event"] == "lost":
-                self.observer.lost(run.name, answer["message"])
-            else:
-                self.observer.ended(run.name, _outcome(self.directory / run.name, answer["status"]))
-
-        failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
-        self.failures |= {missing[number].name: why for number, why in failed.items()}
+        self.failures |= train_runs(what, wanted, self.directory, self.workers, self.observer)
 
     def adopt(self, combination: Combination, rate: float | None) -> None:
         """Let the trial that won go on as the first run, where it is the same training so far."""
@@ -158,6 +135,37 @@ class _Sweeping:
             chosen[name] = best if losses[best] < inf else None
             self.observer.chose(name, chosen[name], losses)
         return chosen
+
+
+def train_runs(
+    what: str, wanted: Sequence[SweepRun], directory: Path, workers: Pool, observer: SweepObserver
+) -> dict[str, str]:
+    """Train those of some runs that have not ended before; return why runs failed, by their names."""
+    wanted = list({run.name: run for run in wanted}.values())
+    if not wanted:
+        return {}
+    missing = [run for run in wanted if not ended(directory / run.name, run)]
+    names = [run.name for run in wanted]
+    waiting = {run.name for run in missing}
+    done = [name for name in names if name not in waiting]
+    steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
+    observer.planned(what, names, done, steps)
+
+    def on_answer(number: int, answer: Mapping[str, Any]) -> None:
+        run = missing[number]
+        if answer["event"] == "began":
+            observer.began(run.name)
+        elif answer["event"] == "progress":
+            observer.advanced(run.name, answer["iteration"], answer["loss"])
+        elif answer["event"] == "failed":
+            observer.failed(run.name)
+        elif answer["event"] == "lost":
+            observer.lost(run.name, answer["message"])
+        else:
+            observer.ended(run.name, _outcome(directory / run.name, answer["status"]))
+
+    failed = workers.each([_task(run, directory / run.name) for run in missing], on_answer)
+    return {missing[number].name: why for number, why in failed.items()}
 
 
 def run_sweep(
@@ -192,14 +200,44 @@ def run_sweep(
     if not holds_sweep(path):
         check_no_run(path)
     first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
-    _check_engine(engine, address, [combination.job for combination in first], where)
+    distinct = [combination.job for combination in first]
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
+    with open_pool(path, distinct, planned, jobs, engine, address, observer, where) as workers:
+        alone = "alone" in sweep.baselines
+        silos = _silos(distinct, workers, observer, where) if alone else {}
+        wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
+        _run(sweep, wanted, path, workers, observer)
+
+
+@contextmanager
+def open_pool(
+    path: Path,
+    distinct: Sequence[Job],
+    planned: int,
+    jobs: int | None,
+    engine: SweepEngine,
+    address: str | None,
+    observer: SweepObserver,
+    where: str,
+) -> Iterator[Pool]:
+    """Open the processes that train runs in a directory, which belongs to this sweep until it ends.
+
+    Args:
+        path: The directory.
+        distinct: The jobs of which the runs are variants.
+        planned: How many runs there are at most.
+        jobs: As for ``run_sweep``, with ``engine`` and ``address``.
+        engine: Where the processes are.
+        address: Of a Ray cluster.
+        observer: Hears of the cluster, and that the runs stop.
+        where: How to call the jobs in errors.
+    """
+    _check_engine(engine, address, distinct, where)
     if engine == "ray":
         from tdcd.cluster.ray_fleet import connect
         from tdcd.experiments.nodes import node_processes
 
-        devices = {combination.job.device for combination in first}
-        processes = node_processes(connect(address), path, jobs, planned, devices, observer.noted)
+        processes = node_processes(connect(address), path, jobs, planned, {j.device for j in distinct}, observer.noted)
     else:
         processes = local_processes(jobs, planned)
     try:
@@ -208,10 +246,7 @@ def run_sweep(
             (path / MARKER).unlink(missing_ok=True)  # of a sweep that was killed
             with processes as workers:
                 try:
-                    alone = "alone" in sweep.baselines
-                    silos = _silos([c.job for c in first], workers, observer, where) if alone else {}
-                    wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
-                    _run(sweep, wanted, path, workers, observer)
+                    yield workers
                 except (KeyboardInterrupt, ClusterError):
                     observer.stopping()
                     raise
@@ -219,6 +254,18 @@ def run_sweep(
         raise RunError(f"{path} is in use by another sweep; wait until that ends, or stop it") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check_failures(failures: Mapping[str, str]) -> None:
+    """Report runs that failed.
+
+    Raises:
+        FailedRunsError: there are some; names the first ones.
+    """
+    if failures:
+        whys = list(failures.values())
+        more = [f"and {len(whys) - SHOWN} more"] if len(whys) > SHOWN else []
+        raise FailedRunsError("\n".join([*whys[:SHOWN], *more]))
 
 
 def _check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
@@ -248,9 +295,7 @@ def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Pool,
                 under_way.adopt(combination, rates.get(combination.name))
         under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
     under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
-    if failures := list(under_way.failures.values()):
-        more = [f"and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
-        raise FailedRunsError("\n".join([*failures[:SHOWN], *more]))
+    check_failures(under_way.failures)
 
 
 def _runs(
