@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TdcdError,
     )
     from tdcd.experiments.cross_validation import CrossValidation, cross_validate
+    from tdcd.experiments.function_folds import cross_validate_function
     from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
@@ -91,6 +92,7 @@ _HOMES = {
     "TdcdError": "tdcd.errors",
     "assemble": "tdcd.serving.assemble",
     "cross_validate": "tdcd.experiments.cross_validation",
+    "cross_validate_function": "tdcd.experiments.function_folds",
     "estimate_constants": "tdcd.training.constants",
     "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
@@ -160,6 +162,7 @@ __all__ = [
     "callbacks",
     "codecs",
     "cross_validate",
+    "cross_validate_function",
     "estimate_constants",
     "export_model",
     "load_blocks",
