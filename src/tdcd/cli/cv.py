@@ -98,8 +98,9 @@ def command(
     if record.failures:
         from tdcd.reports.splits import describe_failure
 
+        verb = "is" if len(record.failures) == 1 else "are"
         raise DivergedError(
-            f"{len(record.failures)} of {len(record.runs)} runs diverged and are in no mean: "
+            f"{len(record.failures)} of {len(record.runs)} runs diverged and {verb} in no mean: "
             f"{join_names(map(describe_failure, record.failures))}; a smaller training.rate helps"
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from tdcd.errors import RunError
+from tdcd.errors import RunError, join_names
 from tdcd.experiments.intervals import CONFIDENCE, t_interval
 from tdcd.experiments.pool import Pool
 from tdcd.experiments.splits import Splitting
@@ -73,7 +73,8 @@ class CrossValidation:
             + [f"{value:.4f}" if value is not None else "–" for value in (m.deviation, m.low, m.high)]
             for m in self.record.measures
         ]
-        failed = f", {len(self.failures)} runs failed or diverged" if self.failures else ""
+        names = [f"{run.variant} {run.split}" for run in self.failures]
+        failed = f", failed or diverged: {join_names(names)}" if names else ""
         title = f"Cross-validation of {self.record.job}, {self.record.way}{failed}: test measures"
         return Summary(title, ["", "", "runs", "mean", "deviation", "95% from", "to"], rows)
 
