@@ -19,7 +19,8 @@ from tdcd.data.holdout import Part
 from tdcd.errors import DivergedError, JobError, RunError
 from tdcd.experiments.cross_validation import CrossValidation, cross_validate, plan_runs
 from tdcd.experiments.splits import Splitting
-from tdcd.experiments.sweep_run import SweepObserver
+from tdcd.experiments.sweep_file import parse_sweep
+from tdcd.experiments.sweep_run import SweepObserver, run_sweep
 from tdcd.jobs.data import load_data
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import run_job
@@ -27,7 +28,7 @@ from tdcd.jobs.schema import Job
 from tdcd.reports.splits import measure_table
 from tdcd.runs.cross_validation import CrossValidationRecord, read_cross_validation
 from tdcd.runs.layout import variant_directory
-from tdcd.runs.reader import read_run
+from tdcd.runs.reader import read_run, read_sweep
 
 SMALL = {
     "model.kind": "linear",
@@ -96,8 +97,11 @@ def test_it_goes_on_where_it_was(validated: tuple[Path, CrossValidation], tmp_pa
     again = cross_validate(job(), copy, folds=3, jobs=1, observer=Observer())
     assert sorted(begun) == ["runs/central,fold=1", "runs/fold=3"]
     assert again.frame.equals(result.frame)
+    assert again.record == result.record
     with pytest.raises(RunError, match=r"was run with other settings.*\n.*training.rate: 0.1 there, 0.2 here"):
         cross_validate(job(training__rate=0.2), copy, folds=3, jobs=1)
+    assert read_cross_validation(copy) == result.record, "what was refused changes nothing"
+    assert read_sweep(copy) == read_sweep(path)
 
 
 def test_repeats_keep_the_first_folds_and_splits_take_the_jobs_fraction() -> None:
@@ -204,6 +208,16 @@ def test_what_says_itself_what_is_held_out(tmp_path: Path) -> None:
     run_job(job(baselines=[], training__rounds=1), tmp_path / "run")
     with pytest.raises(RunError, match="already holds a run"):
         cross_validate(job(), tmp_path / "run", folds=2)
+
+
+def test_it_replaces_no_sweep_and_no_sweep_replaces_it(validated: tuple[Path, CrossValidation], tmp_path: Path) -> None:
+    sweep = parse_sweep('name = "s"\njob = "digits"\niterations = 1\nevaluate_every = 1', "sweep.toml")
+    sweep = sweep.model_copy(update={"settings": {"training": {"local_steps": 1}}})
+    with pytest.raises(RunError, match="already holds a cross-validation; choose another directory for this sweep"):
+        run_sweep(sweep, validated[0])
+    run_sweep(sweep, tmp_path / "sweep", jobs=1)
+    with pytest.raises(RunError, match="already holds a sweep; choose another directory for this cross-validation"):
+        cross_validate(job(), tmp_path / "sweep")
 
 
 def test_a_single_variant_needs_no_column_of_its_own(validated: tuple[Path, CrossValidation]) -> None:

@@ -17,12 +17,20 @@ from tdcd.experiments.pool import Pool
 from tdcd.experiments.splits import Splitting
 from tdcd.experiments.sweep_file import Sweep
 from tdcd.experiments.sweep_plan import SweepRun
-from tdcd.experiments.sweep_run import SweepEngine, SweepObserver, check_failures, open_pool, train_runs
+from tdcd.experiments.sweep_run import (
+    SweepEngine,
+    SweepObserver,
+    check_directory,
+    check_failures,
+    ended,
+    open_pool,
+    train_runs,
+)
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import baselines
 from tdcd.jobs.schema import Job
 from tdcd.runs.cross_validation import CV, CrossValidationRecord, MeasureRecord, SplitRecord
-from tdcd.runs.layout import FEDERATED, SWEEP, check_no_run, holds_run, holds_sweep
+from tdcd.runs.layout import FEDERATED, SWEEP, holds_run
 from tdcd.runs.reader import read_run
 from tdcd.runs.records import CombinationRecord, SeedRecord, SweepRecord, write_record
 from tdcd.summary import Summary
@@ -124,16 +132,18 @@ def cross_validate(
     observer, path = observer or SweepObserver(), Path(directory)
     splitting = Splitting(folds, repeats, splits).of_job(job)
     of_split = splitting.jobs(job, where)
-    if not holds_sweep(path):
-        check_no_run(path)
+    check_directory(path, "cross-validation")
     planned = len(of_split) * (1 + 2 * len(job.baselines))
     with open_pool(path, [*of_split.values()], planned, jobs, engine, address, observer, where) as workers:
         silos = _silos(next(iter(of_split.values())), workers, observer) if "alone" in job.baselines else ()
         variants = [FEDERATED, *baselines(job.baselines, silos)]
         runs = plan_runs(of_split, variants)
+        wanted = [run for own in runs.values() for run in own.values()]
+        for run in wanted:
+            ended(path / run.name, run)  # refuses runs of another job before the plan is replaced
         (path / CV).unlink(missing_ok=True)  # of fewer splits
         write_record(path / SWEEP, _plan(job, splitting, runs))
-        failures = train_runs("runs", [run for own in runs.values() for run in own.values()], path, workers, observer)
+        failures = train_runs("runs", wanted, path, workers, observer)
     record = summarise(job.name, splitting, _outcomes(path, runs, failures))
     write_record(path / CV, record)
     check_failures(failures)

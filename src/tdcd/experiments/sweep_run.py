@@ -37,7 +37,7 @@ from tdcd.runs.layout import (
     holds_run,
     holds_sweep,
 )
-from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.reader import read_history, read_outcome, read_sweep
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 from tdcd.runs.stored_job import differences, has_more_rounds, stored_job
 
@@ -197,8 +197,7 @@ def run_sweep(
         KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
     """
     observer, path, overrides = observer or SweepObserver(), Path(directory), overrides or {}
-    if not holds_sweep(path):
-        check_no_run(path)
+    check_directory(path, "sweep")
     first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
     distinct = [combination.job for combination in first]
     planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
@@ -207,6 +206,20 @@ def run_sweep(
         silos = _silos(distinct, workers, observer, where) if alone else {}
         wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
         _run(sweep, wanted, path, workers, observer)
+
+
+def check_directory(path: Path, kind: Literal["sweep", "cross-validation"]) -> None:
+    """Check that a directory is free, or holds a sweep or a cross-validation to go on with.
+
+    Raises:
+        RunError: it holds something else.
+    """
+    if not holds_sweep(path):
+        check_no_run(path)
+        return
+    there = "cross-validation" if read_sweep(path).sweep.get("seeds_of") in ("folds", "splits") else "sweep"
+    if there != kind:
+        raise RunError(f"{path} already holds a {there}; choose another directory for this {kind}")
 
 
 @contextmanager
