@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.costs import Costs
-from tdcd.errors import DivergedError
 from tdcd.experiments.sweep_plan import SweepRun
-from tdcd.experiments.sweep_run import SweepObserver, ended, open_trainings
+from tdcd.experiments.sweep_run import SweepObserver, check_failures, ended, open_pool, train_runs
 from tdcd.experiments.tuning import Space, tune
 from tdcd.experiments.tuning.space import GRID, Point
 from tdcd.jobs.data import load_data
@@ -101,9 +100,9 @@ def main() -> None:
     spaces = [space_at(job, silos, t, given.rounds) for t in T_COMM]
     points = dict(grid(spaces, given.top))
     runs = {point: run_of(job, point, rounds, f"grid/{point.name}") for point, rounds in points.items()}
-    with open_trainings(given.out, "local", None, given.jobs, len(runs), {"cpu"}, Progress()) as trainings:
-        trainings.train("runs of the grid", list(runs.values()))
-        trainings.check()
+    watch = Progress()
+    with open_pool(given.out, [job], len(runs), given.jobs, "local", None, watch, given.job) as workers:
+        check_failures(train_runs("runs of the grid", list(runs.values()), given.out, workers, watch))
     lines: dict[Point, list[Evaluation]] = {}
     for point, run in runs.items():
         outcome = read_outcome(given.out / run.name)
@@ -138,12 +137,8 @@ def main() -> None:
             name = f"seeds-{t_comm:g}/{number}"
             run = SweepRun(name, "federation", job.model_copy(update={"training": settings, "baselines": []}))
             if not ended(given.out / name, run):
-                with open_trainings(given.out, "local", None, 1, 1, {"cpu"}, SweepObserver()) as trainings:
-                    try:
-                        trainings.train("seeds", [run])
-                        trainings.check()
-                    except DivergedError:
-                        pass
+                with open_pool(given.out, [job], 1, 1, "local", None, SweepObserver(), given.job) as workers:
+                    check_failures(train_runs("seeds", [run], given.out, workers, SweepObserver()))
             outcome = read_outcome(given.out / name)
             history = read_history(given.out / name)
             trains = [line.train["loss"] for line in history]

@@ -14,7 +14,8 @@ from tdcd.experiments.paper import EXPERIMENTS
 from tdcd.experiments.sweep_file import Picture, Selection, Sweep, parse_sweep
 from tdcd.experiments.sweep_plan import combinations
 from tdcd.jobs.load import parse_job
-from tdcd.jobs.schema import Job, SetData, TableData, TableJob, TableSilo
+from tdcd.jobs.schema import Job, TableJob, TableSilo
+from tdcd.jobs.sources import SetData, TableData
 from tdcd.jobs.tuning import Tuning
 from tdcd.models.spec import KINDS
 from tdcd.training.labels import Labels
@@ -37,8 +38,9 @@ def test_the_job_in_the_docs_is_valid_and_names_every_key() -> None:
     assert set(table["tuning"]) == set(Tuning.model_fields)
     assert "# workers =" in text
     assert "# address =" in text
-    assert set(table["data"]) | {"directory", "pixels", "sets"} == set(SetData.model_fields)
-    assert "# directory =" in text
+    assert set(table["data"]) | {"directory", "pixels", "sets", "folds", "fold", "refit"} == set(SetData.model_fields)
+    for key in ("directory", "folds", "fold", "refit"):
+        assert f"# {key} =" in text
     assert set(table["silos"]["left"]) == {"clients", "rows", "model", *SiloSettings.model_fields}
     assert set(table["training"]) | {"clip_norm", "patience"} == set(Settings.model_fields)
     assert "# clip_norm =" in text

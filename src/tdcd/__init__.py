@@ -24,11 +24,14 @@ if TYPE_CHECKING:
         RunError,
         TdcdError,
     )
+    from tdcd.experiments.cross_validation import CrossValidation, cross_validate
+    from tdcd.experiments.function_folds import cross_validate_function
     from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
+    from tdcd.jobs.refit import refit
     from tdcd.jobs.run import JobCallback, JobResult, run_job
     from tdcd.jobs.schema import Job
     from tdcd.reports.comparison import write_study
@@ -59,6 +62,7 @@ _HOMES = {
     "Callback": "tdcd.training.callbacks",
     "ClusterError": "tdcd.errors",
     "Costs": "tdcd.costs",
+    "CrossValidation": "tdcd.experiments.cross_validation",
     "DataError": "tdcd.errors",
     "DeploymentError": "tdcd.errors",
     "DivergedError": "tdcd.errors",
@@ -87,6 +91,8 @@ _HOMES = {
     "SweepObserver": "tdcd.experiments.sweep_run",
     "TdcdError": "tdcd.errors",
     "assemble": "tdcd.serving.assemble",
+    "cross_validate": "tdcd.experiments.cross_validation",
+    "cross_validate_function": "tdcd.experiments.function_folds",
     "estimate_constants": "tdcd.training.constants",
     "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
@@ -96,6 +102,7 @@ _HOMES = {
     "load_sweep": "tdcd.experiments.sweep_file",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
+    "refit": "tdcd.jobs.refit",
     "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweep_run",
     "sweep_function": "tdcd.experiments.function_sweep",
@@ -122,6 +129,7 @@ __all__ = [
     "Callback",
     "ClusterError",
     "Costs",
+    "CrossValidation",
     "DataError",
     "DeploymentError",
     "DivergedError",
@@ -153,6 +161,8 @@ __all__ = [
     "assemble",
     "callbacks",
     "codecs",
+    "cross_validate",
+    "cross_validate_function",
     "estimate_constants",
     "export_model",
     "load_blocks",
@@ -165,6 +175,7 @@ __all__ = [
     "optimizers",
     "read_run",
     "read_study",
+    "refit",
     "run_job",
     "run_sweep",
     "schedules",

@@ -53,6 +53,22 @@ def test_hubs_find_what_one_place_finds(way: str, tmp_path: Path) -> None:
     same(result, run_job(job).federation.blocks, 1e-12)
 
 
+@pytest.mark.parametrize("held", [{"data__folds": 4, "data__fold": 2}, {"data__refit": True}])
+def test_sites_hold_out_what_one_place_holds_out(held: dict[str, Any], tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    job = with_settings(tmp_path, training__rounds=2, training__precision="float64", **held)
+    federation = Federation(job, tmp_path / "runs")
+    result = run(federation, rounds=2)
+    expected = run_job(job).federation
+    same(result, expected.blocks, 1e-12)
+    for hub in federation.hubs.values():
+        assert hub.setup.plan
+        counts = hub.setup.plan.counts
+        assert counts[Part.TRAIN] == expected.description.samples
+        assert counts[Part.TEST] == expected.description.test_samples
+        assert counts.get(Part.VALIDATION, 0) == expected.description.validation_samples
+
+
 def run_preparation(job: Job, silo: str) -> object:
     from tdcd.jobs.data import load_data
 

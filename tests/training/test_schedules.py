@@ -5,6 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from tdcd import JobError, Settings
+from tdcd.training.schedules import cut
 
 
 def settings(**more: Any) -> Settings:
@@ -29,6 +30,19 @@ def test_cosine() -> None:
     assert rates[-1] == pytest.approx(0.2)
     assert rates == sorted(rates, reverse=True)
     assert settings(rounds=1, schedule={"kind": "cosine"}).rate_of(1) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("schedule", [{"kind": "cosine", "final": 0.1}, {"kind": "theory"}, {"kind": "constant"}])
+def test_a_schedule_can_be_cut(schedule: dict[str, Any]) -> None:
+    whole = settings(schedule=schedule)
+    short = whole.replace(rounds=4, schedule=cut(whole.schedule, whole.rounds))
+    assert [short.rate_of(number) for number in range(1, 5)] == [whole.rate_of(number) for number in range(1, 5)]
+    assert cut(short.schedule, short.rounds) == short.schedule, "cut again, it is still that of the first training"
+
+
+def test_a_cosine_that_is_over_stays_where_it_is() -> None:
+    cosine = settings(schedule={"kind": "cosine", "final": 0.5, "over": 5})
+    assert [cosine.rate_of(number) for number in (1, 5, 6, 11)] == pytest.approx([0.8, 0.4, 0.4, 0.4])
 
 
 def test_theory() -> None:

@@ -56,7 +56,10 @@ def _notes(study: "Study", width: int) -> list[str]:
     from tdcd.reports.words import PLUS_MINUS
 
     several = any(len(line.visible_runs) > 1 for line in study.lines)
-    return [*([PLUS_MINUS if width >= WIDE else "means over seeds"] if several else []), *remarks(study)]
+    return [
+        *([PLUS_MINUS.format(study.over) if width >= WIDE else f"means over {study.over}"] if several else []),
+        *remarks(study),
+    ]
 
 
 def comparison(study: "Study", console: "Console") -> "RenderableType":

@@ -19,6 +19,7 @@ from tdcd.cli import (
     check,
     client,
     compare,
+    cv,
     data,
     deploy,
     evaluate,
@@ -27,6 +28,7 @@ from tdcd.cli import (
     hub,
     init,
     predict,
+    refit,
     report,
     reproduce,
     serve,
@@ -63,6 +65,7 @@ def _options(
 
 
 app.command("train", epilog=train.EXAMPLES)(train.command)
+app.command("refit", epilog=refit.EXAMPLES)(refit.command)
 app.command("init", epilog=init.EXAMPLES)(init.command)
 app.command("check", epilog=check.EXAMPLES)(check.command)
 app.command("align", epilog=align.EXAMPLES)(align.command)
@@ -74,6 +77,7 @@ app.command("export", epilog=export.EXAMPLES)(export.command)
 app.command("serve", epilog=serve.EXAMPLES)(serve.command)
 app.command("tune", epilog=tune.EXAMPLES)(tune.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
+app.command("cv", epilog=cv.EXAMPLES)(cv.command)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("report", epilog=report.EXAMPLES)(report.command)

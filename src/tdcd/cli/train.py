@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from tdcd.runs.layout import FEDERATION, JOB, check_no_run, check_run
 if TYPE_CHECKING:
     from tdcd.cli.display import Display
     from tdcd.jobs.schema import Job
+    from tdcd.training.callbacks import Callback
 
 EXAMPLES = """Examples:
 
@@ -93,7 +95,7 @@ def command(
     chosen, where, directory = _resolve(job, resume, out, overrides, clients)
     if chosen.auto:
         chosen = _find(chosen, where, directory, quiet=quiet or json)
-    _train(chosen, where, directory, resume is not None, quiet, json)
+    train(chosen, where, directory, resume is not None, quiet, json)
 
 
 def _resolve(
@@ -110,8 +112,7 @@ def _resolve(
         importable_for(file)
         if out:
             check_no_run(out)  # before its data is read
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return job, where, out or _unused(Path("runs") / f"{job.name}-{stamp}")
+        return job, where, out or default_directory(job.name)
     if out is not None:
         raise RunError("--resume goes on in the run's own directory; leave out --out")
     check_run(resume)
@@ -141,7 +142,17 @@ def _find(job: "Job", where: str, directory: Path, *, quiet: bool) -> "Job":
     return job
 
 
-def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, json: bool) -> None:
+def train(
+    job: "Job",
+    where: str,
+    directory: Path,
+    resume: bool,
+    quiet: bool,
+    json: bool,
+    notes: Sequence[str] = (),
+    callbacks: "Sequence[Callback]" = (),
+) -> None:
+    """Run a job and show it; first come the notes."""
     from tdcd.cli.display import display
     from tdcd.jobs.run import run_job
     from tdcd.reports.page import write_report
@@ -150,7 +161,9 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
     shown: Display = display(job, where, quiet=quiet, json=json)
     try:
         with shown:
-            result = run_job(job, directory, resume=resume, callbacks=[shown], where=where)
+            for note in notes:
+                shown.noted(note)
+            result = run_job(job, directory, resume=resume, callbacks=[*callbacks, shown], where=where)
     except KeyboardInterrupt:
         begun = (directory / FEDERATION).exists()
         if begun:
@@ -168,8 +181,9 @@ def _train(job: "Job", where: str, directory: Path, resume: bool, quiet: bool, j
         sys.exit(LEARNED_NOTHING)
 
 
-def _unused(path: Path) -> Path:
-    """Return the path, or the next one that does not exist: two runs may start in the same second."""
+def default_directory(name: str) -> Path:
+    """Return a run directory that does not exist: two runs may start in the same second."""
+    path = Path("runs") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     candidate, number = path, 1
     while candidate.exists():
         number += 1

@@ -13,6 +13,7 @@ from torch import Tensor
 from tdcd.core.topology import Roster, roster_of
 from tdcd.data.arrays import Array, Data, IDs, describe_value, fingerprint, places_in, to_ids, to_tensor
 from tdcd.data.frames import Columns, index_of, take_frame
+from tdcd.data.holdout import folds_of
 from tdcd.data.samples import Samples
 from tdcd.data.sources import RowSource, StoredRows
 from tdcd.errors import DataError, join_names, nearest
@@ -149,6 +150,39 @@ class Federation:
         """Return the federation with all rows of a silo at one client."""
         owner = torch.zeros(len(self), dtype=torch.int64)
         return replace(self, rosters={silo: Roster(("all",), owner) for silo in self.silos}, notes=())
+
+    def fold(self, number: int, of: int = 5, seed: int = 2021) -> "tuple[Federation, Samples]":
+        """Return the federation without a fold of its samples, and the samples of the fold to test on.
+
+        Args:
+            number: Which fold, from 1.
+            of: How many there are. An ID's fold depends on the ID and the seed only.
+            seed: Draws them.
+
+        Raises:
+            DataError: there is no such fold, or one of the two would have no samples.
+        """
+        if of < 2 or not 1 <= number <= of:
+            raise DataError(f"there is no fold {number} of {of}; they are numbered from 1, and there are two at least")
+        testing = folds_of(self.ids, of, seed) == number
+        if testing.all() or not testing.any():
+            raise DataError(f"fold {number} of {of} leaves no samples to {'train' if testing.any() else 'test'}")
+        test = self._at(testing)
+        holders = {silo: test.rosters[silo] for silo in self.with_features}
+        columns = {silo: columns.names for silo, columns in self.columns.items()}
+        return self._at(~testing), replace(test.samples, holders=holders, columns=columns)
+
+    def _at(self, mask: Array) -> "Federation":
+        """Return some of the samples."""
+        places, every = np.flatnonzero(mask), self.samples
+        stored = {silo: rows.at(places) for silo, rows in every.stored.items()}
+        chosen = torch.from_numpy(places)
+        features = {
+            silo: stored[silo].outline() if silo in stored else rows[chosen] for silo, rows in every.features.items()
+        }
+        rosters = {silo: roster_of(held.owner.numpy()[places], held.clients) for silo, held in self.rosters.items()}
+        samples = Samples(features, every.labels[chosen], every.columns, stored)
+        return replace(self, samples=samples, rosters=rosters, ids=self.ids[places])
 
     def loaded(self) -> "Federation":
         """Return the federation with all rows in this process."""

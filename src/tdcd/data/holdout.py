@@ -36,6 +36,12 @@ def held_out(ids: Array, fraction: float, seed: int, purpose: str = "held-out") 
     return mask
 
 
+def folds_of(ids: Array, folds: int, seed: int) -> Array:
+    """Return the fold 1 … ``folds`` of each ID: by its own draw from the ID and the seed, so of about equal size."""
+    numbers: Array = derive_each(seed, "fold", ids.tolist()) % folds + 1
+    return numbers
+
+
 def parts_of(
     ids: Array, test_fraction: float, validation_fraction: float, seed: int, testing: Array | None = None
 ) -> Array:
@@ -53,3 +59,9 @@ def parts_of(
     validation = held_out(ids, validation_fraction, seed, "validation") & ~testing
     parts: Array = np.select([testing, validation], [Part.TEST, Part.VALIDATION], Part.TRAIN).astype(np.int8)
     return parts
+
+
+def without_validation(parts: Array) -> Array:
+    """Return the parts with validation samples among those for training."""
+    result: Array = np.where(parts == Part.VALIDATION, Part.TRAIN, parts).astype(parts.dtype)
+    return result

@@ -15,7 +15,8 @@ from tdcd.experiments.sweep_file import LABELS, STEPS, Sweep, labels
 from tdcd.files import flat, quoted_key
 from tdcd.jobs.load import load_job
 from tdcd.jobs.run import carried, variant_job
-from tdcd.jobs.schema import Baseline, FunctionData, Job
+from tdcd.jobs.schema import Baseline, Job
+from tdcd.jobs.sources import FunctionData
 from tdcd.training.settings import Settings, SiloSettings
 
 RATE, SEED, DATA_SEED = "training.rate", "training.seed", "data.seed"

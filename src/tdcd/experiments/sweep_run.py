@@ -37,7 +37,7 @@ from tdcd.runs.layout import (
     holds_run,
     holds_sweep,
 )
-from tdcd.runs.reader import read_history, read_outcome
+from tdcd.runs.reader import read_history, read_outcome, read_sweep
 from tdcd.runs.records import CombinationRecord, Outcome, SeedRecord, SweepRecord, TrialRecord, write_record
 from tdcd.runs.stored_job import differences, has_more_rounds, stored_job
 
@@ -91,9 +91,10 @@ class SweepObserver:
 
 
 @dataclass
-class Trainings:
-    """Trains runs in the directory of a sweep or a search, many at once; those that have ended stay as they are."""
+class _Sweeping:
+    """A sweep under way."""
 
+    sweep: Sweep
     directory: Path
     workers: Pool
     observer: SweepObserver
@@ -102,51 +103,7 @@ class Trainings:
 
     def train(self, what: str, wanted: Sequence[SweepRun]) -> None:
         """Train what has not ended before."""
-        wanted = list({run.name: run for run in wanted}.values())
-        if not wanted:
-            return
-        missing = [run for run in wanted if not ended(self.directory / run.name, run)]
-        names = [run.name for run in wanted]
-        waiting = {run.name for run in missing}
-        done = [name for name in names if name not in waiting]
-        steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
-        self.observer.planned(what, names, done, steps)
-
-        def on_answer(number: int, answer: Mapping[str, Any]) -> None:
-            run = missing[number]
-            if answer["event"] == "began":
-                self.observer.began(run.name)
-            elif answer["event"] == "progress":
-                self.observer.advanced(run.name, answer["iteration"], answer["loss"])
-            elif answer["event"] == "failed":
-                self.observer.failed(run.name)
-            elif answer["event"] == "lost":
-                self.observer.lost(run.name, answer["message"])
-            else:
-                self.observer.ended(run.name, _outcome(self.directory / run.name, answer["status"]))
-
-        failed = self.workers.each([_task(run, self.directory / run.name) for run in missing], on_answer)
-        self.failures |= {missing[number].name: why for number, why in failed.items()}
-
-    def check(self) -> None:
-        """Say which trainings failed.
-
-        Raises:
-            FailedRunsError: some did.
-        """
-        if failures := list(self.failures.values()):
-            more = [f"and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
-            raise FailedRunsError("\n".join([*failures[:SHOWN], *more]))
-
-
-@dataclass
-class _Sweeping:
-    """A sweep under way."""
-
-    sweep: Sweep
-    directory: Path
-    trainings: Trainings
-    observer: SweepObserver
+        self.failures |= train_runs(what, wanted, self.directory, self.workers, self.observer)
 
     def adopt(self, combination: Combination, rate: float | None) -> None:
         """Let the trial that won go on as the first run, where it is the same training so far."""
@@ -171,13 +128,44 @@ class _Sweeping:
         """
         chosen: dict[str, float | None] = {}
         for name, candidates in tried.items():
-            if any(run.name in self.trainings.failures for run in candidates.values()):
+            if any(run.name in self.failures for run in candidates.values()):
                 continue
             losses = {rate: final_loss(self.directory / run.name, self.sweep) for rate, run in candidates.items()}
             best = min(losses, key=lambda rate: losses[rate])
             chosen[name] = best if losses[best] < inf else None
             self.observer.chose(name, chosen[name], losses)
         return chosen
+
+
+def train_runs(
+    what: str, wanted: Sequence[SweepRun], directory: Path, workers: Pool, observer: SweepObserver
+) -> dict[str, str]:
+    """Train those of some runs that have not ended before; return why runs failed, by their names."""
+    wanted = list({run.name: run for run in wanted}.values())
+    if not wanted:
+        return {}
+    missing = [run for run in wanted if not ended(directory / run.name, run)]
+    names = [run.name for run in wanted]
+    waiting = {run.name for run in missing}
+    done = [name for name in names if name not in waiting]
+    steps = {run.name: run.stored.training.rounds * run.stored.training.local_steps for run in wanted}
+    observer.planned(what, names, done, steps)
+
+    def on_answer(number: int, answer: Mapping[str, Any]) -> None:
+        run = missing[number]
+        if answer["event"] == "began":
+            observer.began(run.name)
+        elif answer["event"] == "progress":
+            observer.advanced(run.name, answer["iteration"], answer["loss"])
+        elif answer["event"] == "failed":
+            observer.failed(run.name)
+        elif answer["event"] == "lost":
+            observer.lost(run.name, answer["message"])
+        else:
+            observer.ended(run.name, _outcome(directory / run.name, answer["status"]))
+
+    failed = workers.each([_task(run, directory / run.name) for run in missing], on_answer)
+    return {missing[number].name: why for number, why in failed.items()}
 
 
 def run_sweep(
@@ -209,58 +197,69 @@ def run_sweep(
         KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
     """
     observer, path, overrides = observer or SweepObserver(), Path(directory), overrides or {}
+    check_directory(path, "sweep")
+    first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
+    distinct = [combination.job for combination in first]
+    planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
+    with open_pool(path, distinct, planned, jobs, engine, address, observer, where) as workers:
+        alone = "alone" in sweep.baselines
+        silos = _silos(distinct, workers, observer, where) if alone else {}
+        wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
+        _run(sweep, wanted, path, workers, observer)
+
+
+def check_directory(path: Path, kind: Literal["sweep", "cross-validation"]) -> None:
+    """Check that a directory is free, or holds a sweep or a cross-validation to go on with.
+
+    Raises:
+        RunError: it holds something else.
+    """
     if not holds_sweep(path):
         check_no_run(path)
-    first = combinations(sweep, where, overrides, None)  # checks every job before anything is read
-    check_engine(engine, address, [combination.job for combination in first], where)
-    planned = len(first) * max(len(sweep.seeds), len(sweep.select.rates) if sweep.select else 1)
-    devices = {combination.job.device for combination in first}
-    with open_trainings(path, engine, address, jobs, planned, devices, observer) as trainings:
-        alone = "alone" in sweep.baselines
-        silos = _silos([c.job for c in first], trainings.workers, observer, where) if alone else {}
-        wanted = combinations(sweep, where, overrides, lambda job: silos[data_key(job)])
-        _run(sweep, wanted, path, trainings, observer)
+        return
+    there = "cross-validation" if read_sweep(path).sweep.get("seeds_of") in ("folds", "splits") else "sweep"
+    if there != kind:
+        raise RunError(f"{path} already holds a {there}; choose another directory for this {kind}")
 
 
 @contextmanager
-def open_trainings(
+def open_pool(
     path: Path,
+    distinct: Sequence[Job],
+    planned: int,
+    jobs: int | None,
     engine: SweepEngine,
     address: str | None,
-    jobs: int | None,
-    planned: int,
-    devices: set[str],
     observer: SweepObserver,
-) -> Iterator[Trainings]:
-    """Start the processes that train runs in a directory, which is nobody else's meanwhile.
+    where: str,
+) -> Iterator[Pool]:
+    """Open the processes that train runs in a directory, which belongs to this sweep until it ends.
 
     Args:
         path: The directory.
+        distinct: The jobs of which the runs are variants.
+        planned: How many runs there are at most.
+        jobs: As for ``run_sweep``, with ``engine`` and ``address``.
         engine: Where the processes are.
-        address: Of the Ray cluster to join.
-        jobs: How many runs at once; default: one for each core.
-        planned: No more processes than this are of use.
-        devices: What the runs compute on.
-        observer: Hears of the cluster, and that it stops.
-
-    Raises:
-        RunError: the directory is in use, or cannot be written.
-        KeyboardInterrupt: passed on, after all runs under way have written a checkpoint.
+        address: Of a Ray cluster.
+        observer: Hears of the cluster, and that the runs stop.
+        where: How to call the jobs in errors.
     """
+    _check_engine(engine, address, distinct, where)
     if engine == "ray":
         from tdcd.cluster.ray_fleet import connect
         from tdcd.experiments.nodes import node_processes
 
-        processes = node_processes(connect(address), path, jobs, planned, devices, observer.noted)
+        processes = node_processes(connect(address), path, jobs, planned, {j.device for j in distinct}, observer.noted)
     else:
         processes = local_processes(jobs, planned)
     try:
         path.mkdir(parents=True, exist_ok=True)
         with FileLock(path / LOCK, timeout=0):
-            (path / MARKER).unlink(missing_ok=True)  # of one that was killed
+            (path / MARKER).unlink(missing_ok=True)  # of a sweep that was killed
             with processes as workers:
                 try:
-                    yield Trainings(path, workers, observer)
+                    yield workers
                 except (KeyboardInterrupt, ClusterError):
                     observer.stopping()
                     raise
@@ -270,12 +269,19 @@ def open_trainings(
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
-    """Check where the runs of some jobs are to be computed.
+def check_failures(failures: Mapping[str, str]) -> None:
+    """Report runs that failed.
 
     Raises:
-        JobError: it is not known, or does not go with the jobs.
+        FailedRunsError: there are some; names the first ones.
     """
+    if failures:
+        whys = list(failures.values())
+        more = [f"and {len(whys) - SHOWN} more"] if len(whys) > SHOWN else []
+        raise FailedRunsError("\n".join([*whys[:SHOWN], *more]))
+
+
+def _check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], where: str) -> None:
     if engine not in get_args(SweepEngine):
         raise JobError(f"engine: '{engine}' is not known for a sweep{nearest(str(engine), get_args(SweepEngine))}")
     if address is not None and engine != "ray":
@@ -286,10 +292,8 @@ def check_engine(engine: SweepEngine, address: str | None, jobs: Sequence[Job], 
         )
 
 
-def _run(
-    sweep: Sweep, wanted: Sequence[Combination], path: Path, trainings: Trainings, observer: SweepObserver
-) -> None:
-    under_way = _Sweeping(sweep, path, trainings, observer)
+def _run(sweep: Sweep, wanted: Sequence[Combination], path: Path, workers: Pool, observer: SweepObserver) -> None:
+    under_way = _Sweeping(sweep, path, workers, observer)
     grid = [combination for combination in wanted if combination.variant == "federation"]
     others = [combination for combination in wanted if combination.variant != "federation"]
     rates: dict[str, float | None] = {}
@@ -297,14 +301,14 @@ def _run(
     for part, what in ((grid, ""), (others, " of baselines")):
         if sweep.select and part:
             tried = {combination.name: trials(sweep, combination) for combination in part}
-            trainings.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
+            under_way.train(f"trials{what}", [run for candidates in tried.values() for run in candidates.values()])
             rates |= under_way.choose(tried)
             write_record(path / SWEEP, _plan(sweep, path, wanted, rates))
             for combination in part:
                 under_way.adopt(combination, rates.get(combination.name))
-        trainings.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
-    trainings.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
-    trainings.check()
+        under_way.train(f"runs{what}", _runs(sweep, part, rates, sweep.seeds[:1]))
+    under_way.train("runs of other seeds", _runs(sweep, wanted, rates, sweep.seeds[1:]))
+    check_failures(under_way.failures)
 
 
 def _runs(

@@ -10,13 +10,14 @@ import numpy as np
 
 from tdcd.data.arrays import Array
 from tdcd.data.federation import Federation, Silo
-from tdcd.data.holdout import Part, parts_of
+from tdcd.data.holdout import Part, folds_of, parts_of, without_validation
 from tdcd.data.rows import Drawn, RowSplit, SiloRows
 from tdcd.data.samples import Samples
 from tdcd.data.sets import SETS, leave_in_files, read, split_among
 from tdcd.errors import DataError, JobError, join_names, nearest
 from tdcd.jobs.load import known_silos
-from tdcd.jobs.schema import FunctionJob, Job, SetData, SetJob, TableData, TableJob
+from tdcd.jobs.schema import FunctionJob, Job, SetJob, TableJob
+from tdcd.jobs.sources import SetData, TableData
 from tdcd.malloc import giving_back_memory
 from tdcd.registry import call_factory
 
@@ -171,15 +172,28 @@ def draw_parts(ids: Array, data: SetData | TableData, where: str, testing: Array
     fraction = TEST_FRACTION
     if data.test_fraction is not None:
         fraction, testing = data.test_fraction, None
+    elif data.folds is not None:
+        testing = folds_of(ids, data.folds, data.seed) == data.fold
     parts = parts_of(ids, fraction, data.validation_fraction or 0.0, data.seed, testing)
     wanted = [Part.TRAIN, Part.TEST] + ([Part.VALIDATION] if data.validation_fraction else [])
     for part in wanted:
         if not (parts == part).any():
+            what = "the fractions in data leave"
+            what = f"fold {data.fold} of {data.folds} leaves" if data.folds else what
             raise DataError(
-                f"{where}: the fractions in data leave no samples to {part.word}, out of {len(ids):,}; choose others, "
+                f"{where}: {what} no samples to {part.word}, out of {len(ids):,}; choose others, "
                 "or get more samples: of tables, only IDs that all silos have are samples"
             )
-    return parts
+    return add_validation(parts, data, where)
+
+
+def add_validation(parts: Array, data: SetData | TableData, where: str) -> Array:
+    """Let a refit train on the validation samples, too."""
+    if not data.refit:
+        return parts
+    if not (parts == Part.VALIDATION).any():
+        raise DataError(f"{where}: data.refit: there are no validation samples to add to the training samples")
+    return without_validation(parts)
 
 
 def row_splits(job: SetJob | TableJob, silos: Iterable[str], where: str) -> Mapping[str, RowSplit]:

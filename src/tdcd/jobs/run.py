@@ -22,7 +22,7 @@ from tdcd.runs.layout import FEDERATED, variant_directory
 from tdcd.training.callbacks import Callback
 from tdcd.training.labels import Labels
 from tdcd.training.result import Result
-from tdcd.training.schedules import Constant, Step, Theory
+from tdcd.training.schedules import Constant, Cosine, Step, Theory
 from tdcd.training.settings import Settings, SiloSettings
 from tdcd.training.setup import device_of, prepare
 from tdcd.training.simulation import build_engine
@@ -206,6 +206,8 @@ def plain_steps(settings: Settings) -> Settings:
     rate, schedule = settings.rate, settings.schedule
     if isinstance(schedule, Step):
         schedule = Step(every=schedule.every * steps, factor=schedule.factor)
+    elif isinstance(schedule, Cosine) and schedule.over:
+        schedule = Cosine(final=schedule.final, over=schedule.over * steps)
     elif isinstance(schedule, Theory):
         rate, schedule = settings.rate_of(1), Constant()
     return settings.model_copy(

@@ -15,15 +15,13 @@ from pydantic import (
 
 from tdcd.compute import ComputeName
 from tdcd.core.objectives import Objective
-from tdcd.data.features import Features
-from tdcd.data.rows import Equal, Rows
-from tdcd.data.sets import PatientSets, SetName
+from tdcd.data.rows import Rows
 from tdcd.data.tables.settings import TableFormat, TableSettings
 from tdcd.errors import JobError, join_names, nearest
 from tdcd.jobs.deployment import Deployment
+from tdcd.jobs.sources import FunctionData, SetData, TableData
 from tdcd.jobs.tuning import Automatic, Tuning, put_auto, take_auto
 from tdcd.models import Imported, Model, ModelSpec
-from tdcd.registry import IMPORT_PATH
 from tdcd.strict import Strict, matching, problems
 from tdcd.training.labels import Labels
 from tdcd.training.settings import Count, Settings, SiloSettings
@@ -43,70 +41,6 @@ Baseline = Literal["central", "alone", "one-tier"]
 Name = Annotated[
     str, matching(NAME, "names a directory: letters, digits, dots, dashes and underscores, and first a letter or digit")
 ]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
-class _Split(Strict):
-    """What is held out of any data."""
-
-    test_fraction: Fraction | None = None
-    """About so many of the IDs are held out for testing. Default: what the publisher holds out, or else 0.2."""
-    validation_fraction: Fraction | None = None
-    """About so many of the others are held out for validation; default: none."""
-    clients: Count | None = None
-    """K: clients in each silo that does not say otherwise; default: 5."""
-    rows: Rows = Equal()
-    """How a silo's rows fall to its clients."""
-    seed: Annotated[int, Field(ge=0)] = 2021
-    """Chooses what is held out, and deals features to silos and rows to clients."""
-
-
-class SetData(_Split):
-    """A published or built-in data set, and how it is dealt to silos."""
-
-    source: SetName
-    directory: str | None = None
-    """Where its files are; not for the built-in ones."""
-    pixels: Count | None = None
-    """Scale pictures to this width and height; for ModelNet."""
-    sets: PatientSets | None = None
-    """Which sets of patients train and which test; for PhysioNet 2012. Default: a trains, the others test."""
-    features: Features | None = None
-    """How silos share the features; default: as fits the data set."""
-
-
-class TableData(_Split):
-    """Tables that the silos' clients have."""
-
-    source: Literal["tables"]
-    alignment: Annotated[str, Field(min_length=1)] | None = None
-    """The file that ``tdcd align`` made; default: align for every training."""
-    split_column: str | None = None
-    """A column of one or more silos that says "train", "validation" or "test", instead of fractions."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_sets(cls, values: Any) -> Any:
-        """Say of keys that only data sets have where they belong."""
-        for key in values if isinstance(values, Mapping) else ():
-            if key in SetData.model_fields and key not in cls.model_fields:
-                where = " (--data)" if key == "directory" else ""
-                raise ValueError(f"{key}{where} goes with a data set; files of tables are named in [silos.NAME]")
-        return values
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "TableData":
-        if self.split_column and (self.test_fraction or self.validation_fraction):
-            raise ValueError("split_column says what is held out; leave out test_fraction and validation_fraction")
-        return self
-
-
-class FunctionData(Strict):
-    """A function of the user's own that returns a federation, with validation and test samples or without."""
-
-    source: Annotated[str, matching(IMPORT_PATH, "is written as 'package.module:function'")]
-    options: dict[str, Any] = {}
-    """What the function is called with."""
 
 
 class ClientFile(TableFormat):
@@ -283,8 +217,14 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        settings = self.training
+        if getattr(self.data, "refit", False) and (settings.select != "last" or settings.patience):
+            raise ValueError(
+                'data.refit: no validation samples are left to choose by; set training.select = "last", leave out '
+                "training.patience, and set training.rounds to the rounds wanted"
+            )
         try:
-            check_silo_dropout(self.training, self.labels)
+            check_silo_dropout(settings, self.labels)
             for silo in self.silos:
                 self.settings_of(silo)
         except JobError as error:

@@ -36,8 +36,9 @@ from tdcd.data.tables.features import feature_columns
 from tdcd.data.tables.preparation import fit
 from tdcd.data.tables.reader import Table, TableHead
 from tdcd.errors import DataError, JobError, join_names
-from tdcd.jobs.data import JobData, Log, count, draw_parts, row_splits
-from tdcd.jobs.schema import Job, TableData, TableJob
+from tdcd.jobs.data import JobData, Log, add_validation, count, draw_parts, row_splits
+from tdcd.jobs.schema import Job, TableJob
+from tdcd.jobs.sources import TableData
 
 DEALT = "all"
 """The name of the one file whose rows are dealt to simulated clients."""
@@ -219,7 +220,7 @@ def encode_silo_labels(
 def parts_of_ids(job: TableJob, alignment: Alignment, where: str) -> Array:
     """Return the part of every common ID: as was handed over with it, or drawn."""
     if PART in alignment.handed:
-        parts = parts_from(alignment.handed[PART], job.data.split_column or "")
+        parts = add_validation(parts_from(alignment.handed[PART], job.data.split_column or ""), job.data, where)
     else:
         parts = draw_parts(id_array(alignment.ids), job.data, where)
     if not (parts == Part.TRAIN).any():

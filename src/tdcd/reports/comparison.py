@@ -20,6 +20,7 @@ from tdcd.reports.page import fill, forget_extras, pictures, who
 from tdcd.reports.pricing import has_ledger, times, traffic_by_round
 from tdcd.reports.quality import quality_pictures
 from tdcd.reports.remarks import remarks
+from tdcd.reports.splits import INTERVALS, describe_failure, measure_table
 from tdcd.reports.study import Panel, Study
 from tdcd.reports.words import PLUS_MINUS, WAYS, Table, about, duration, format_setting, mean, number, size, time
 from tdcd.runs.reader import RunRecord
@@ -31,6 +32,8 @@ RANGE = np.logspace(-1, 3, 41)
 DRAWN = {
     "training": "Seeds draw first weights and mini-batches; the partition of the data is the same in all runs.",
     "partition": "Seeds draw first weights, mini-batches and the partition of the data: what is held out, who has it.",
+    "folds": "Each fold tests what was trained on the others.",
+    "splits": "Each split holds out other test samples.",
 }
 """What the seeds of a sweep change."""
 HIDDEN = ("run", "place", "kept", "seconds")
@@ -106,7 +109,7 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
         remarks=remarks(study),
         findings=advice(study) if study.sweep else [],
         target_rule=_target_rule(study),
-        claims=claims(study),
+        claims=claims(study) if study.over == "seeds" else [],
         rates=_rates(study),
         tried=study.sweep.get("select", {}).get("iterations"),
         chosen_by=study.sweep.get("select", {}).get("by", "training"),
@@ -119,7 +122,10 @@ def _render(study: Study, drawn: Sequence[tuple[Panel, Sequence[Drawn]]]) -> str
             (key, format_setting(value)) for key, value in flat(study.sweep) if value and not key.startswith("costs.")
         ],
         settings=[(key, format_setting(value)) for key, value in study.asked.items()],
-        plus_minus=PLUS_MINUS if any(len(line.visible_runs) > 1 for line in study.lines) else "",
+        splits=measure_table(study.splits) if study.splits else None,
+        intervals=INTERVALS,
+        failures=list(map(describe_failure, study.splits.failures)) if study.splits else [],
+        plus_minus=PLUS_MINUS.format(study.over) if any(len(line.visible_runs) > 1 for line in study.lines) else "",
         drawn_by_seeds=DRAWN.get(study.sweep.get("seeds_of", ""), ""),
         seeds=sorted({int(run.job["training"]["seed"]) for run in study.runs}),
         **who(first),

@@ -16,6 +16,7 @@ from tdcd.reports.frame import Measure
 from tdcd.reports.lines import Line, setting
 from tdcd.reports.pricing import check_speeds
 from tdcd.reports.words import count, format_setting, metric_of, speak
+from tdcd.runs.cross_validation import CrossValidationRecord, read_cross_validation
 from tdcd.runs.layout import holds_run, holds_sweep
 from tdcd.runs.reader import RunRecord, read_run, read_sweep
 from tdcd.runs.records import SweepRecord
@@ -66,6 +67,14 @@ class Study:
     """The sweep file; empty for runs that somebody listed."""
     asked: Mapping[str, Any]
     """Settings that all runs have in common."""
+    splits: CrossValidationRecord | None = None
+    """What a cross-validation came to."""
+
+    @property
+    def over(self) -> str:
+        """What the runs of a line differ in: "seeds", "folds" or "splits"."""
+        ways = self.sweep.get("seeds_of", "")
+        return ways if ways in ("folds", "splits") else "seeds"
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -192,6 +201,7 @@ def _read_study(
         planned=planned,
         sweep=sweep,
         asked=_common(runs),
+        splits=read_cross_validation(paths[0]) if len(paths) == 1 and holds_sweep(paths[0]) else None,
     )
 
 

@@ -36,8 +36,8 @@ PREFERRED = {
 """The metric that stands for all, by the loss."""
 WAYS = {"hub_to_client": "hubs → clients", "client_to_hub": "clients → hubs", "hub_to_hub": "hubs → hubs"}
 
-PLUS_MINUS = "± is the standard deviation over seeds (n − 1)"
-"""To be said wherever ``about`` is used."""
+PLUS_MINUS = "± is the standard deviation over {} (n − 1)"
+"""To be said wherever ``about`` is used, with what it is over: seeds, folds or splits."""
 
 Table = tuple[list[str], list[tuple[str, list[str]]]]
 """A header, and rows of a name and cells."""

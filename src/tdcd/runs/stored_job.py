@@ -47,7 +47,7 @@ def has_more_rounds(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 def without_rounds(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a job, flat, without the number of rounds where it changes nothing of the rounds."""
     settings = {key: value for key, value in flat(job) if key not in WHERE}
-    if settings.get("training.schedule.kind") in ("constant", "step"):
+    if settings.get("training.schedule.kind") in ("constant", "step") or "training.schedule.over" in settings:
         settings.pop("training.rounds", None)
     return settings
 

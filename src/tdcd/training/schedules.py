@@ -7,6 +7,7 @@ from pydantic import Field
 
 from tdcd.strict import Strict
 
+Rounds = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -37,10 +38,12 @@ class Cosine(Strict):
 
     kind: Literal["cosine"] = "cosine"
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    over: Rounds | None = None
+    """The rounds that the way down takes, when these are not all rounds of the training."""
 
     def rate(self, base: float, number: int, rounds: int, local_steps: int) -> float:  # noqa: ARG002
         """Return the rate of round ``number`` of 1 … ``rounds``."""
-        done = (number - 1) / max(1, rounds - 1)
+        done = min(1.0, (number - 1) / max(1, (self.over or rounds) - 1))
         return base * (self.final + (1 - self.final) * (1 + cos(pi * done)) / 2)
 
 
@@ -48,10 +51,19 @@ class Theory(Strict):
     """rate / (Q·√R) in every round: the choice for which the paper proves convergence as O(1/√R)."""
 
     kind: Literal["theory"] = "theory"
+    over: Rounds | None = None
+    """R, when it is not that of the training."""
 
     def rate(self, base: float, number: int, rounds: int, local_steps: int) -> float:  # noqa: ARG002
         """Return the rate of round ``number`` of 1 … ``rounds``."""
-        return base / (local_steps * sqrt(rounds))
+        return base / (local_steps * sqrt(self.over or rounds))
+
+
+def cut(schedule: "Schedule", rounds: int) -> "Schedule":
+    """Return a schedule with the rates that it has in a training of so many rounds, in one of any other number."""
+    if isinstance(schedule, Cosine | Theory) and schedule.over is None:
+        return schedule.model_copy(update={"over": rounds})
+    return schedule
 
 
 Schedule = Annotated[Constant | Step | Cosine | Theory, Field(discriminator="kind")]

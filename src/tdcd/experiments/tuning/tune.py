@@ -19,13 +19,15 @@ import tomli_w
 from tdcd.compute import cores
 from tdcd.costs import Costs
 from tdcd.errors import DivergedError, JobError, ModelError, nearest
+from tdcd.experiments.pool import Pool
 from tdcd.experiments.sweep_plan import SweepRun
-from tdcd.experiments.sweep_run import SweepEngine, SweepObserver, Trainings, check_engine, open_trainings
+from tdcd.experiments.sweep_run import SweepEngine, SweepObserver, check_failures, open_pool, train_runs
 from tdcd.experiments.tuning.search import Chosen, Score, Trials, search
 from tdcd.experiments.tuning.space import FACTOR, GRID, Point, Space
 from tdcd.files import write_atomically
 from tdcd.jobs.data import JobData, load_data
-from tdcd.jobs.schema import FunctionData, Job
+from tdcd.jobs.schema import Job
+from tdcd.jobs.sources import FunctionData
 from tdcd.jobs.tuning import read_budget
 from tdcd.runs.layout import check_no_run, holds_run
 from tdcd.runs.reader import read_history, read_outcome
@@ -98,7 +100,6 @@ def tune(
     observer, path, began = observer or TuneObserver(), Path(directory), time.perf_counter()
     costs, given = costs or Costs(t_comm=job.tuning.t_comm, step=job.tuning.t_comp), dict(given or {})
     _check(job, measure, budget, where)
-    check_engine(engine, address, [job], where)
     if not (path / "trials").exists():
         check_no_run(path)
     observer.reading(job.name)
@@ -125,8 +126,8 @@ def tune(
         "; "
     )
     observer.searching(space, rungs, reason, expected)
-    with open_trainings(path, engine, address, jobs, planned, {job.device}, observer) as trainings:
-        tuning = _Tuning(job, space, rungs, measure, target, trainings, observer)
+    with open_pool(path, [job], planned, jobs, engine, address, observer, where) as workers:
+        tuning = _Tuning(job, space, rungs, measure, target, path, workers, observer)
         chosen = tuning.run(start)
     record = tuning.record(chosen, reason, time.perf_counter() - began)
     write_record(path / TUNING, record)
@@ -242,7 +243,8 @@ class _Tuning:
     rungs: list[float]
     measure: str
     target: float | None
-    trainings: Trainings
+    directory: Path
+    workers: Pool
     observer: TuneObserver
     taken: dict[str, tuple[Point, int]] = field(default_factory=dict)
     """Every trial by its name, with how far it came."""
@@ -262,8 +264,7 @@ class _Tuning:
         self.observer.trying(trials)
         runs = {point: self._run(point, trials) for point in trials.points}
         missing = [run for point, run in runs.items() if not self._measured(run)]
-        self.trainings.train(trials.why, missing)
-        self.trainings.check()
+        check_failures(train_runs(trials.why, missing, self.directory, self.workers, self.observer))
         for point, run in runs.items():
             self.taken[run.name] = (point, max(trials.rung, self.taken.get(run.name, (point, 0))[1]))
         last = trials.rung == len(self.rungs) - 1
@@ -285,7 +286,7 @@ class _Tuning:
 
     def _measured(self, run: SweepRun) -> bool:
         """Tell whether a trial has come far enough, or will come no farther."""
-        path = self.trainings.directory / run.name
+        path = self.directory / run.name
         if not holds_run(path):
             return False
         outcome = read_outcome(path)
@@ -296,7 +297,7 @@ class _Tuning:
         )
 
     def _history(self, name: str, rounds: int) -> list[Evaluation]:
-        path = self.trainings.directory / name
+        path = self.directory / name
         return [line for line in read_history(path) if line.round <= rounds] if holds_run(path) else []
 
     def _score(self, run: SweepRun, *, last: bool) -> Score:
