@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tdcd.serving.model import Model, load_model
     from tdcd.training import callbacks, schedules
     from tdcd.training.callbacks import Callback, Stop
-    from tdcd.training.constants import estimate_constants
+    from tdcd.training.constants import estimate_constants, estimate_decrease
     from tdcd.training.labels import Labels
     from tdcd.training.result import Result
     from tdcd.training.settings import Settings, SiloSettings
@@ -88,6 +88,7 @@ _HOMES = {
     "TdcdError": "tdcd.errors",
     "assemble": "tdcd.serving.assemble",
     "estimate_constants": "tdcd.training.constants",
+    "estimate_decrease": "tdcd.training.constants",
     "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.jobs.data",
@@ -154,6 +155,7 @@ __all__ = [
     "callbacks",
     "codecs",
     "estimate_constants",
+    "estimate_decrease",
     "export_model",
     "load_blocks",
     "load_data",
