@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tdcd.training.settings import Settings, SiloSettings
     from tdcd.training.simulation import Simulation
     from tdcd.training.state import State
+    from tdcd.training.theory import measure_theory
     from tdcd.training.train import train
 
 __version__ = "0.1.0"
@@ -95,6 +96,7 @@ _HOMES = {
     "load_job": "tdcd.jobs.load",
     "load_model": "tdcd.serving.model",
     "load_sweep": "tdcd.experiments.sweep_file",
+    "measure_theory": "tdcd.training.theory",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
     "run_job": "tdcd.jobs.run",
@@ -162,6 +164,7 @@ __all__ = [
     "load_job",
     "load_model",
     "load_sweep",
+    "measure_theory",
     "models",
     "objectives",
     "optimizers",

@@ -35,10 +35,13 @@ class Bound:
         """The bound."""
         return self.descent + self.noise + self.staleness + self.coupling
 
+    def terms(self) -> dict[str, float]:
+        """Return the terms by their names."""
+        return {"descent": self.descent, "noise": self.noise, "staleness": self.staleness, "coupling": self.coupling}
+
     def shares(self) -> dict[str, float]:
         """Return which part of the bound each term is."""
-        terms = {"descent": self.descent, "noise": self.noise, "staleness": self.staleness, "coupling": self.coupling}
-        return {name: term / self.total if self.total else 0.0 for name, term in terms.items()}
+        return {name: term / self.total if self.total else 0.0 for name, term in self.terms().items()}
 
 
 def largest_rate(local_steps: int, smoothness: float, client_smoothness: float) -> float:
