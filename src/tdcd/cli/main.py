@@ -31,6 +31,7 @@ from tdcd.cli import (
     serve,
     status,
     sweep,
+    theory,
     train,
 )
 from tdcd.errors import TdcdError
@@ -68,6 +69,7 @@ app.command("assemble", epilog=assemble.EXAMPLES)(assemble.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("theory", epilog=theory.EXAMPLES)(theory.command)
 app.command("export", epilog=export.EXAMPLES)(export.command)
 app.command("serve", epilog=serve.EXAMPLES)(serve.command)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.command)
