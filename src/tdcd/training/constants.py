@@ -112,7 +112,7 @@ def estimate_constants(
     draws = _Draws(landscape, simulation.settings.batch_of(len(landscape)), clients, seed)
     with borrow_stream(torch.device("cpu")):
         try:
-            smoothness = power.eigenvalue(landscape.zeros(weights), landscape.hessian(weights, some))
+            smoothness = power.eigenvalue(landscape.zeros(weights), landscape.hessian(weights, some).product)
             client_smoothness, looked_at = 0.0, set()
             for silo, client, own in draws.shards(min(CURVED, batches)):
                 value = power.singular_value(landscape, weights, silo, own)
@@ -198,11 +198,10 @@ class _Power:
 
     def singular_value(self, landscape: Landscape, weights: Mapping[str, Block], silo: str, rows: Tensor) -> float:
         """Return the largest singular value of ∂(∂loss/∂θ_j)/∂θ for the mean loss of some rows."""
-        product = landscape.hessian(weights, rows)
+        hessian = landscape.hessian(weights, rows)
 
         def twice(vector: Vector) -> Vector:
-            across = product(vector)
-            return product({k: part if k[0] == silo else torch.zeros_like(part) for k, part in across.items()})
+            return hessian.product(hessian.product(vector, silo))
 
         return float(np.sqrt(self.eigenvalue(landscape.zeros(weights), twice)))
 

@@ -4,7 +4,7 @@ Rows are taken in chunks, so that memory stays bounded however many there are. N
 BatchNorm and dropout count as they do at prediction.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -106,29 +106,12 @@ class Landscape:
         self.cost.add(len(rows))
         return loss, sums
 
-    def hessian(self, weights: Mapping[str, Block], rows: Tensor) -> Callable[[Vector], Vector]:
-        """Return the product of the Hessian of the mean loss of some rows with a vector, as a function."""
-        parts = torch.split(rows, self.chunk)
-        whole = self._differentiable_gradient(weights, rows) if len(parts) == 1 else None
+    def hessian(self, weights: Mapping[str, Block], rows: Tensor) -> "Hessian":
+        """Return the Hessian of the mean loss of some rows."""
+        return Hessian(self, weights, torch.split(rows, self.chunk))
 
-        def product(vector: Vector) -> Vector:
-            self.cost.add(len(rows))
-            sums = self.zeros(weights)
-            for part in parts:
-                variables, gradient = whole or self._differentiable_gradient(weights, part)
-                along = torch.stack([(g * vector[key]).sum() for key, g in gradient.items()]).sum()
-                if not along.requires_grad:  # the gradient is constant
-                    continue
-                pieces = torch.autograd.grad(
-                    along, [*variables.values()], materialize_grads=True, retain_graph=whole is not None
-                )
-                for key, piece in zip(variables, pieces, strict=True):
-                    sums[key].add_(piece, alpha=len(part) / len(rows))
-            return sums
-
-        return product
-
-    def _differentiable_gradient(self, weights: Mapping[str, Block], rows: Tensor) -> tuple[Vector, Vector]:
+    def differentiable_gradient(self, weights: Mapping[str, Block], rows: Tensor) -> tuple[Vector, Vector]:
+        """Return the weights as variables, and the gradient of the mean loss of some rows as their function."""
         variables, loss = self._loss(weights, rows, self.tasks)
         parts = torch.autograd.grad(loss, [*variables.values()], create_graph=True, materialize_grads=True)
         return variables, dict(zip(variables, parts, strict=True))
@@ -145,6 +128,31 @@ class Landscape:
             block = {name: variables.get((silo, name), tensor.clone()) for name, tensor in weights[silo].items()}
             embeddings[silo] = task.network(block, task.features[rows], training=False)
         return variables, row_losses(self.objective, sum_embeddings(embeddings), self.labels[rows]).mean()
+
+
+class Hessian:
+    """The second derivatives of the mean loss of some rows, given in chunks, as a product with vectors."""
+
+    def __init__(self, landscape: Landscape, weights: Mapping[str, Block], chunks: Sequence[Tensor]) -> None:
+        self._landscape, self._weights, self._chunks = landscape, weights, chunks
+        self._rows = sum(map(len, chunks))
+        self._kept = landscape.differentiable_gradient(weights, chunks[0]) if len(chunks) == 1 else None
+
+    def product(self, vector: Vector, silo: str | None = None) -> Vector:
+        """Return the product with a vector, or a silo's part of it; what the vector lacks is 0."""
+        self._landscape.cost.add(self._rows)
+        zeros = self._landscape.zeros(self._weights)
+        sums = {key: tensor for key, tensor in zeros.items() if silo is None or key[0] == silo}
+        for chunk in self._chunks:
+            variables, gradient = self._kept or self._landscape.differentiable_gradient(self._weights, chunk)
+            along = torch.stack([(gradient[key] * part).sum() for key, part in vector.items()]).sum()
+            if not along.requires_grad:  # the gradient is constant
+                continue
+            wanted = [variables[key] for key in sums]
+            pieces = torch.autograd.grad(along, wanted, materialize_grads=True, retain_graph=self._kept is not None)
+            for key, piece in zip(sums, pieces, strict=True):
+                sums[key].add_(piece, alpha=len(chunk) / self._rows)
+        return sums
 
 
 def squared_norm(vector: Mapping[tuple[str, str], Tensor]) -> float:
