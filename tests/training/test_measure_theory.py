@@ -100,6 +100,27 @@ def test_the_rate_condition(factor: float) -> None:
         assert 0 < record.measured <= record.bound
 
 
+@pytest.mark.parametrize(("clients", "steps"), [(1, 1), (3, 1), (3, 8)])
+@pytest.mark.parametrize("loss", ["squared-error", "binary-cross-entropy"])
+def test_trainings_at_admissible_rates_stay_below_the_bound(loss: str, clients: int, steps: int) -> None:
+    """With mini-batches; least squares are convex, the network is not. docs/theory.md has more of them."""
+    owners = {silo: [range(k * 60 // clients, (k + 1) * 60 // clients) for k in range(clients)] for silo in X}
+    chosen: dict[str, Any] = {"loss": loss, "local_steps": steps, "batch_size": 30, "rounds": 20}
+    if loss != "squared-error":
+        chosen |= {"y": (Y > 0).astype(int), "models": tdcd.models.MLP(hidden=[4], activation="tanh")}
+    known = tdcd.estimate_constants(simulation(owners, **chosen), batches=5)
+    rate = 0.5 * largest_rate(steps, known.smoothness, known.client_smoothness)
+    record = tdcd.measure_theory(simulation(owners, **chosen, rate=rate), evaluations=21, batches=3)
+    assert record.holds
+    assert record.terms["noise"] > 0
+    assert record.decrease > 0
+    assert 0 < record.measured <= record.bound
+    for point in record.points[1:]:
+        assert point.mean is not None
+        assert point.bound is not None
+        assert point.mean <= point.bound
+
+
 def test_a_decaying_schedule_has_a_mean_and_a_highest_rate() -> None:
     record = tdcd.measure_theory(simulation(schedule={"kind": "step", "every": 6, "factor": 0.5}), evaluations=3)
     assert record.rate == pytest.approx(0.003)
