@@ -148,15 +148,18 @@ def test_the_decrease_is_that_of_the_minimum(loss: str) -> None:
 
 
 def test_the_cost_is_bounded_and_reported() -> None:
-    estimate = estimate_constants(simulation("binary-cross-entropy", batch=30), rows=45, clients=1, batches=4)
+    made = simulation("binary-cross-entropy", batch=30)
+    bounds: dict[str, Any] = {"rows": 45, "clients": 1, "batches": 4}
+    estimate = estimate_constants(made, **bounds, iterations=1)
     assert (estimate.rows, estimate.batches) == (45, 4)
-    assert estimate.clients <= 2 * 4
-    gradients = 1 + 2 * 4  # of all rows, and of one client of each silo in each mini-batch
-    products = estimate.evaluations - gradients
-    assert 0 < products <= 100 + 2 * 4 * 2 * 100
-    assert estimate.passes == pytest.approx(estimate.evaluations * 0.5, rel=0.9)
+    assert 2 <= estimate.clients <= 5
+    curvature = 2 + 4 * 2 * 3  # a gradient and a product for L, one more product for each silo and batch for L_max
+    assert estimate.evaluations == curvature + 1 + 4 * 2
+    assert 1 + 1 < estimate.passes < 1 + 1 + 4 * 2 * 4 * 30 / 90
     assert estimate.seconds > 0
-    assert estimate_constants(simulation("binary-cross-entropy", batch=30), rows=45, clients=1, batches=4) == estimate
+    longest = estimate_constants(made, **bounds, iterations=30, tolerance=0.0)
+    assert estimate.evaluations < longest.evaluations <= (1 + 30) + 4 * 2 * (1 + 2 * 30) + 1 + 4 * 2
+    assert estimate_constants(made, **bounds, iterations=1) == estimate
 
 
 def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,10 @@ class Hessian:
     def __init__(self, landscape: Landscape, weights: Mapping[str, Block], chunks: Sequence[Tensor]) -> None:
         self._landscape, self._weights, self._chunks = landscape, weights, chunks
         self._rows = sum(map(len, chunks))
-        self._kept = landscape.differentiable_gradient(weights, chunks[0]) if len(chunks) == 1 else None
+        self._kept = None
+        if len(chunks) == 1:
+            self._kept = landscape.differentiable_gradient(weights, chunks[0])
+            landscape.cost.add(self._rows)
 
     def product(self, vector: Vector, silo: str | None = None) -> Vector:
         """Return the product with a vector, or a silo's part of it; what the vector lacks is 0."""
