@@ -185,6 +185,17 @@ def test_exact_private_labels_are_shared_ones() -> None:
     assert private.broken == ()
 
 
+def test_a_silo_that_has_labels_only() -> None:
+    silos = [tdcd.Silo(j, x, EVEN[j]) for j, x in X.items()]
+    federation = tdcd.Federation.from_silos([*silos, tdcd.Silo("registry", None, [range(60)])], Y)
+    settings = tdcd.Settings(loss="squared-error", rounds=12, rate=0.004, local_steps=3, precision="float64")
+    labels = tdcd.Labels(silo="registry", sharing="exact")
+    made = tdcd.Simulation(federation, tdcd.models.Linear(), settings, labels=labels)
+    record, shared = (tdcd.measure_theory(one, evaluations=3, batches=1) for one in (made, simulation()))
+    assert record.points == shared.points
+    assert set(record.variances) == set(X)
+
+
 def test_a_loss_that_rises() -> None:
     record = tdcd.measure_theory(simulation(rate=1.0, rounds=2), evaluations=3, batches=1)
     assert record.decrease < 0

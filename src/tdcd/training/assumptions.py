@@ -59,7 +59,7 @@ def _algorithm(simulation: Simulation) -> Iterator[Assumption]:
     ]
     yield Assumption("all clients and silos take part", not absent, join_names(absent) or "in every round")
     training = simulation.training
-    rates = {training.round(1).rate, *training.round(1).rates.values()}
+    rates = {training.rates.get(silo, training.rate)(1) for silo in training.tasks}
     steps = set(training.steps.values())
     alike = len(rates) == 1 and len(steps) == 1
     text = f"rates {join_names(f'{rate:g}' for rate in sorted(rates))}; local steps {join_names(sorted(steps))}"
