@@ -21,7 +21,7 @@ BELOW: dict[str, set[str]] = {
     "compute": {"errors", "core", "models", "data"},
     "engines": {"errors", "core", "models", "data", "compute"},
     "cluster": {"errors", "core", "models", "data", "compute", "engines"},
-    "training": BASE | {"core", "models", "data", "runs", "compute", "engines", "cluster"},
+    "training": BASE | {"theory", "core", "models", "data", "runs", "compute", "engines", "cluster"},
     "jobs": BASE | {"core", "models", "data", "runs", "compute", "engines", "cluster", "training"},
     "serving": BASE | {"core", "models", "data", "runs", "compute", "training", "jobs"},
     "sites": BASE | {"core", "models", "data", "runs", "compute", "engines", "training", "jobs", "serving"},

@@ -9,12 +9,12 @@ import tdcd
 PUBLIC = {
     "ArrayFile", "Callback", "ClusterError", "Costs", "CrossValidation", "DataError", "DeploymentError",
     "DivergedError", "Evaluation", "Export", "Federation", "Job", "JobCallback", "JobData", "JobError", "JobResult",
-    "Labels", "Model", "ModelError", "Result", "RowSource", "RunError", "Samples", "Settings", "Silo",
-    "SiloSettings", "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError", "aggregators", "assemble",
-    "callbacks", "codecs", "cross_validate", "cross_validate_function", "estimate_constants", "export_model",
-    "load_blocks", "load_data", "load_job", "load_model", "load_sweep", "models", "objectives", "optimizers",
-    "read_run", "read_study", "refit", "run_job", "run_sweep", "schedules", "sweep_function", "theory", "times",
-    "traffic_by_round", "train", "write_report", "write_study",
+    "Labels", "Model", "ModelError", "Result", "RowSource", "RunError", "Samples", "Settings", "Silo", "SiloSettings",
+    "Simulation", "State", "Stop", "Sweep", "SweepObserver", "TdcdError", "aggregators", "assemble", "callbacks",
+    "codecs", "cross_validate", "cross_validate_function", "estimate_constants", "estimate_decrease", "export_model",
+    "load_blocks", "load_data", "load_job", "load_model", "load_sweep", "measure_theory", "models", "objectives",
+    "optimizers", "read_run", "read_study", "refit", "run_job", "run_sweep", "schedules", "sweep_function", "theory",
+    "times", "traffic_by_round", "train", "tune", "write_report", "write_study",
 }  # fmt: skip
 CALLBACKS = {"Callback", "EarlyStopping", "FinishedRound", "GradientRecorder", "Progress", "Start", "Stop"}
 MODELS = {"CNN", "LSTM", "MLP", "MODEL_TAGS", "Imported", "Linear", "Model", "ModelSpec", "ResNet18", "build"}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tdcd.experiments.function_sweep import sweep_function
     from tdcd.experiments.sweep_file import Sweep, load_sweep
     from tdcd.experiments.sweep_run import SweepObserver, run_sweep
+    from tdcd.experiments.tuning import tune
     from tdcd.jobs.data import JobData, load_data
     from tdcd.jobs.load import load_job
     from tdcd.jobs.refit import refit
@@ -46,12 +47,13 @@ if TYPE_CHECKING:
     from tdcd.serving.model import Model, load_model
     from tdcd.training import callbacks, schedules
     from tdcd.training.callbacks import Callback, Stop
-    from tdcd.training.constants import estimate_constants
+    from tdcd.training.constants import estimate_constants, estimate_decrease
     from tdcd.training.labels import Labels
     from tdcd.training.result import Result
     from tdcd.training.settings import Settings, SiloSettings
     from tdcd.training.simulation import Simulation
     from tdcd.training.state import State
+    from tdcd.training.theory import measure_theory
     from tdcd.training.train import train
 
 __version__ = "0.1.0"
@@ -94,17 +96,20 @@ _HOMES = {
     "cross_validate": "tdcd.experiments.cross_validation",
     "cross_validate_function": "tdcd.experiments.function_folds",
     "estimate_constants": "tdcd.training.constants",
+    "estimate_decrease": "tdcd.training.constants",
     "export_model": "tdcd.serving.export.directory",
     "load_blocks": "tdcd.runs.store",
     "load_data": "tdcd.jobs.data",
     "load_job": "tdcd.jobs.load",
     "load_model": "tdcd.serving.model",
     "load_sweep": "tdcd.experiments.sweep_file",
+    "measure_theory": "tdcd.training.theory",
     "read_run": "tdcd.runs.reader",
     "read_study": "tdcd.reports.study",
     "refit": "tdcd.jobs.refit",
     "run_job": "tdcd.jobs.run",
     "run_sweep": "tdcd.experiments.sweep_run",
+    "tune": "tdcd.experiments.tuning",
     "sweep_function": "tdcd.experiments.function_sweep",
     "times": "tdcd.reports.pricing",
     "traffic_by_round": "tdcd.reports.pricing",
@@ -164,12 +169,14 @@ __all__ = [
     "cross_validate",
     "cross_validate_function",
     "estimate_constants",
+    "estimate_decrease",
     "export_model",
     "load_blocks",
     "load_data",
     "load_job",
     "load_model",
     "load_sweep",
+    "measure_theory",
     "models",
     "objectives",
     "optimizers",
@@ -184,6 +191,7 @@ __all__ = [
     "times",
     "traffic_by_round",
     "train",
+    "tune",
     "write_report",
     "write_study",
 ]

@@ -5,9 +5,10 @@ For a rate η ≤ 1 / (8·Q·max(L, L_max)), the squared gradient norms at the b
     1/R Σ E‖∇L(θ^{t₀})‖² ≤ 4·(L(θ⁰) − E L(θᵀ)) / (η·Q·R)
                             + 4·(η·L·Q + 4·η²·Q²·L_max² + 8·η³·Q³·L·L_max²) Σ_j σ_j²
 
-where L and L_max are Lipschitz constants of the gradient of the whole loss and of the clients' partial gradients, and
-σ_j² bounds the variance of silo j's partial gradients over mini-batches. With N = 1 this is local SGD, with one client
-a silo vertical federated learning; N enters by the sum over silos only.
+where L and L_max are Lipschitz constants of the gradient of the whole loss and of the clients' partial gradients on
+their rows of a mini-batch, and σ_j² bounds how far the latter are from the partial gradient of the whole loss: the mean
+squared distance over mini-batches and, as the proof shows, over silo j's clients. With N = 1 this is local SGD, with
+one client a silo vertical federated learning; N enters by the sum over silos only.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class Bound:
     descent: float
     """What is left of the loss: falls with the rate and the rounds."""
     noise: float
-    """Mini-batches: 4·η·L·Q Σσ_j²."""
+    """Mini-batches, and clients that differ: 4·η·L·Q Σσ_j²."""
     staleness: float
     """Local steps that do not see the other silos' and clients' steps: 16·η²·Q²·L_max² Σσ_j²."""
     coupling: float
@@ -35,10 +36,13 @@ class Bound:
         """The bound."""
         return self.descent + self.noise + self.staleness + self.coupling
 
+    def terms(self) -> dict[str, float]:
+        """Return the terms by their names."""
+        return {"descent": self.descent, "noise": self.noise, "staleness": self.staleness, "coupling": self.coupling}
+
     def shares(self) -> dict[str, float]:
         """Return which part of the bound each term is."""
-        terms = {"descent": self.descent, "noise": self.noise, "staleness": self.staleness, "coupling": self.coupling}
-        return {name: term / self.total if self.total else 0.0 for name, term in terms.items()}
+        return {name: term / self.total if self.total else 0.0 for name, term in self.terms().items()}
 
 
 def largest_rate(local_steps: int, smoothness: float, client_smoothness: float) -> float:

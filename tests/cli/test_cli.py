@@ -52,6 +52,7 @@ def write_job(**changes: Any) -> Path:
         ["check"],
         ["predict"],
         ["evaluate"],
+        ["theory"],
         ["data", "check"],
         ["sweep"],
         ["reproduce"],

@@ -34,6 +34,7 @@ from tdcd.cli import (
     serve,
     status,
     sweep,
+    theory,
     train,
     tune,
 )
@@ -73,6 +74,7 @@ app.command("assemble", epilog=assemble.EXAMPLES)(assemble.command)
 app.command("predict", epilog=predict.EXAMPLES)(predict.command)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
 app.command("explain", epilog=explain.EXAMPLES)(explain.command)
+app.command("theory", epilog=theory.EXAMPLES)(theory.command)
 app.command("export", epilog=export.EXAMPLES)(export.command)
 app.command("serve", epilog=serve.EXAMPLES)(serve.command)
 app.command("tune", epilog=tune.EXAMPLES)(tune.command)

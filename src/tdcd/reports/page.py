@@ -19,6 +19,7 @@ from tdcd.reports.frame import LOSS, Measure, evaluation_frame
 from tdcd.reports.importance import importance_view
 from tdcd.reports.pricing import check_speeds, times, traffic_by_round
 from tdcd.reports.quality import quality_view
+from tdcd.reports.theory import theory_view
 from tdcd.reports.topology import SHOWN, topology
 from tdcd.reports.words import (
     WAYS,
@@ -97,6 +98,7 @@ def render(run: RunRecord, metric: str | None, t_comm: Sequence[float], costs: C
         results=_results(runs, metric),
         quality=quality_view(run.quality) if run.quality else None,
         importance=importance_view(run.importance) if run.importance else None,
+        theory=theory_view(run.theory) if run.theory else None,
         costs=_costs(runs, t_comm, costs),
         privacy=_privacy(run, t_comm, costs),
         partial=_partial(run),

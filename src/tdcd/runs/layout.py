@@ -12,6 +12,7 @@ blocks/SILO.safetensors  each hub's block at the end
 preparation/SILO.json    how its tables became numbers, where it has tables
 quality.json             how good the weights that it ends with are on held-out samples: curves, thresholds, each client
 importance.json          how much columns and silos matter to them, if that was measured
+theory.json              its gradients beside the bound of Theorem 1, if these were measured
 result.json              how it ended
 report.html              all of it to look at
 
@@ -39,6 +40,7 @@ BLOCKS = "blocks"
 PREPARATION = "preparation"
 QUALITY = "quality.json"
 IMPORTANCE = "importance.json"
+THEORY = "theory.json"
 RESULT = "result.json"
 LOCK = ".lock"
 MARKER = ".cluster"

@@ -24,6 +24,7 @@ from tdcd.runs.layout import (
     RESULT,
     ROSTERS,
     SWEEP,
+    THEORY,
     variant_directory,
 )
 from tdcd.runs.quality import QualityRecord
@@ -38,6 +39,7 @@ from tdcd.runs.records import (
     read_text,
 )
 from tdcd.runs.stored_job import stored_job
+from tdcd.runs.theory import TheoryRecord
 
 Integers = npt.NDArray[np.integer]
 
@@ -61,6 +63,8 @@ class RunRecord:
     """How good its weights are on held-out samples; none while it is under way, and at hubs."""
     importance: Importances | None = None
     """How much columns and silos matter, if that was measured."""
+    theory: TheoryRecord | None = None
+    """Its gradients beside the bound of Theorem 1, if these were measured."""
 
     @property
     def status(self) -> str:
@@ -125,6 +129,7 @@ def read_run(path: Path | str, variant: str | None = None) -> RunRecord:
         },
         quality=read_quality(path),
         importance=read_importance(path),
+        theory=read_theory(path),
     )
 
 
@@ -153,6 +158,15 @@ def read_importance(path: Path) -> Importances | None:
         RunError: the file is damaged.
     """
     return read_record(path / IMPORTANCE, Importances) if (path / IMPORTANCE).exists() else None
+
+
+def read_theory(path: Path) -> TheoryRecord | None:
+    """Read a run's gradients beside the bound of Theorem 1; nothing if these were not measured.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return read_record(path / THEORY, TheoryRecord) if (path / THEORY).exists() else None
 
 
 def read_sessions(path: Path) -> list[Session]:

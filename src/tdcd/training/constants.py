@@ -1,33 +1,36 @@
 """Estimates of the constants of Theorem 1, at some weights, from the data of a simulation.
 
 L        the largest eigenvalue, in size, of the Hessian of the loss: power iteration on Hessian-vector products
-L_max    the largest singular value of ∂g_{k,j}/∂θ over clients: power iteration on products with it and its transpose
-σ_j²     the mean squared distance of mini-batches' partial gradients from those of all rows
+L_max    the largest singular value of ∂g_{k,j}/∂θ: power iteration on products with it and its transpose. g_{k,j} is of
+         a client's rows in a mini-batch, as in Assumption 1, so that some clients of some mini-batches are looked at
+σ_j²     the mean over clients and mini-batches of ‖g_{k,j} − ∂L/∂θ_j‖². The assumption bounds it for each client; the
+         proof needs the mean over clients only. A client with few rows of a mini-batch adds to it, and so does one
+         whose rows are unlike the others'; with full batches that is all there is
+L − L_inf  how far L-BFGS brings the loss down
 
-They are local: elsewhere the loss may be more curved. Networks are in evaluation mode, so BatchNorm and dropout count
-as they are at prediction. The cost is bounded: some rows, some clients of each silo, some mini-batches.
+They are local: elsewhere the loss may be more curved. The cost is bounded: some rows, some clients of each silo, some
+mini-batches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tdcd.core.network import Block
-from tdcd.core.objectives import Objective
-from tdcd.core.objectives.base import row_losses
 from tdcd.core.sampling import draw_batch
 from tdcd.core.streams import borrow_stream
-from tdcd.core.task import SiloTask, sum_embeddings
-from tdcd.engines.simulation import simulated
+from tdcd.core.topology import deal
 from tdcd.errors import JobError, ModelError
+from tdcd.training.landscape import Landscape, Vector, squared_norm
 from tdcd.training.simulation import Simulation
 from tdcd.training.state import State
 
-Vector = dict[tuple[str, str], Tensor]
-"""A number for each trainable weight, by silo and name."""
+CURVED = 5
+"""Mini-batches that L_max is estimated on, at most."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Constants:
     smoothness: float
     """L."""
     client_smoothness: float
-    """L_max, over the clients that were looked at."""
+    """L_max, over the clients and mini-batches that were looked at."""
     variances: Mapping[str, float]
     """σ_j² of each silo, for mini-batches of the size that the settings say."""
     rows: int
@@ -45,7 +48,32 @@ class Constants:
     clients: int
     """Clients that L_max was estimated on."""
     batches: int
-    """Mini-batches that σ_j² was estimated on."""
+    """Mini-batches that σ_j² was estimated on; one where all are the same."""
+    evaluations: int
+    """Gradients and Hessian-vector products that were computed."""
+    passes: float
+    """The same in passes over all training rows."""
+    seconds: float = field(compare=False, default=0.0)
+    """How long it took."""
+
+
+@dataclass(frozen=True)
+class Decrease:
+    """How far the training loss can fall from some weights."""
+
+    loss: float
+    """At these weights."""
+    lowest: float
+    """The lowest that was reached, which is no lower than L_inf."""
+    evaluations: int
+    """Gradients that were computed."""
+    seconds: float = field(compare=False, default=0.0)
+    """How long it took."""
+
+    @property
+    def value(self) -> float:
+        """L(θ) − L_inf, or less."""
+        return self.loss - self.lowest
 
 
 def estimate_constants(
@@ -65,8 +93,8 @@ def estimate_constants(
         simulation: What is trained.
         state: Where; default: at the first weights.
         rows: Training rows that L is estimated on, at most; drawn from the seed.
-        clients: Clients of each silo that L_max is estimated on, at most: those with the most rows.
-        batches: Mini-batches that σ_j² is estimated on.
+        clients: Clients of each silo that are looked at in a mini-batch, at most; drawn from the seed.
+        batches: Mini-batches that σ_j² is estimated on; L_max on the first five of them.
         iterations: Of each power iteration, at most.
         tolerance: The relative change at which one ends.
         seed: Decides on all draws.
@@ -75,73 +103,74 @@ def estimate_constants(
         JobError: a number is out of range, or the rows are not in this process.
         ModelError: a network has no second derivatives.
     """
-    for name, number in (("rows", rows), ("clients", clients), ("batches", batches), ("iterations", iterations)):
-        if number < 1:
-            raise JobError(f"{name}: at least 1 is wanted, not {number!r}")
-    _, tasks = simulated(simulation.training)
-    if any(task.features.is_meta for task in tasks.values()):
-        raise JobError(
-            "the constants are estimated where the rows are: use a simulation whose rows are in this process"
-        )
-    private = simulation.training.private
-    labels = private.labels if private else next(iter(tasks.values())).labels
-    problem = _Problem(tasks, simulation.settings.objective, labels, (state or simulation.init()).weights)
-    population, size = len(labels), simulation.settings.batch_size
-    generator = np.random.default_rng(seed)
-    some = torch.from_numpy(np.sort(generator.choice(population, min(rows, population), replace=False)))
+    _check(rows=rows, clients=clients, batches=batches, iterations=iterations)
+    started = perf_counter()
+    landscape = Landscape.of(simulation)
+    weights = (state or simulation.init()).weights
+    some = _some_rows(landscape, rows, seed)
     power = _Power(iterations, tolerance, seed)
+    draws = _Draws(landscape, simulation.settings.batch_of(len(landscape)), clients, seed)
     with borrow_stream(torch.device("cpu")):
         try:
-            smoothness = power.eigenvalue(problem, lambda v: problem.hessian_product(some, v))
-            of_clients = [
-                power.singular_value(problem, silo, _rows_of(task, client))
-                for silo, task in tasks.items()
-                for client in _largest(task, clients)
-            ]
+            smoothness = power.eigenvalue(landscape.zeros(weights), landscape.hessian(weights, some).product)
+            client_smoothness, looked_at = 0.0, set()
+            for silo, client, own in draws.shards(min(CURVED, batches)):
+                value = power.singular_value(landscape, weights, silo, own)
+                client_smoothness = max(client_smoothness, value)
+                looked_at.add((silo, client))
         except RuntimeError as error:
             raise ModelError(f"the curvature of a network cannot be computed: {error}") from error
-        variances = _variances(problem, population if size == "full" else size, population, batches, seed)
-    return Constants(smoothness, max(of_clients), variances, len(some), len(of_clients), batches)
+        uniform = simulation.settings.averaging == "uniform"
+        variances = draws.variances(weights, batches, uniform=uniform)
+    cost = landscape.cost
+    return Constants(
+        smoothness, client_smoothness, variances, len(some), len(looked_at), draws.distinct(batches),
+        cost.evaluations, cost.rows / len(landscape), perf_counter() - started,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """The loss of all silos' networks, as a function of their weights."""
+def estimate_decrease(
+    simulation: Simulation, state: State | None = None, *, rows: int = 20_000, iterations: int = 100, seed: int = 0
+) -> Decrease:
+    """Estimate how far the training loss can fall, L(θ) − L_inf, by L-BFGS on all silos' weights at once.
 
-    tasks: Mapping[str, SiloTask]
-    objective: Objective
-    labels: Tensor
-    weights: Mapping[str, Block]
+    For convex losses it comes close to the minimum. Else it ends in some valley, and L_inf may be lower.
 
-    def zeros(self) -> Vector:
-        return {
-            (silo, name): torch.zeros_like(self.weights[silo][name])
-            for silo, task in self.tasks.items()
-            for name in task.network.trainable
-        }
+    Args:
+        simulation: What is trained.
+        state: From where; default: from the first weights.
+        rows: Training rows that it is estimated on, at most; drawn from the seed.
+        iterations: Of L-BFGS, at most; each takes about one gradient.
+        seed: Decides which rows.
 
-    def gradient(self, rows: Tensor, *, twice: bool = False) -> tuple[Vector, Vector]:
-        """Return the trainable weights and ∂loss/∂θ of the mean loss of some rows, perhaps to be differentiated."""
-        weights = {key: self.weights[key[0]][key[1]].detach().clone().requires_grad_() for key in self.zeros()}
-        embedded = {}
-        for silo, task in self.tasks.items():
-            block = {name: weights.get((silo, name), tensor.clone()) for name, tensor in self.weights[silo].items()}
-            embedded[silo] = task.network(block, task.features[rows], training=False)
-        loss = row_losses(self.objective, sum_embeddings(embedded), self.labels[rows]).mean()
-        parts = torch.autograd.grad(loss, list(weights.values()), create_graph=twice)
-        return weights, dict(zip(weights, parts, strict=True))
+    Raises:
+        JobError: a number is out of range, or the rows are not in this process.
+    """
+    _check(rows=rows, iterations=iterations)
+    started = perf_counter()
+    landscape = Landscape.of(simulation)
+    some = _some_rows(landscape, rows, seed)
+    blocks = {silo: dict(block) for silo, block in (state or simulation.init()).weights.items()}
+    variables = {key: blocks[key[0]][key[1]].detach().clone() for key in landscape.zeros(blocks)}
+    for (silo, name), tensor in variables.items():
+        blocks[silo][name] = tensor
+    losses: list[float] = []
 
-    def hessian_product(self, rows: Tensor, vector: Vector) -> Vector:
-        """Return the Hessian of the mean loss of some rows, times a vector."""
-        weights, gradient = self.gradient(rows, twice=True)
-        along = sum((part * vector[key]).sum() for key, part in gradient.items())
-        if not isinstance(along, Tensor) or not along.requires_grad:
-            return self.zeros()
-        parts = torch.autograd.grad(along, list(weights.values()), allow_unused=True)
-        return {
-            key: torch.zeros_like(weights[key]) if part is None else part.detach()
-            for key, part in zip(weights, parts, strict=True)
-        }
+    def evaluate() -> Tensor:
+        loss, gradient = landscape.loss_and_gradient(blocks, some)
+        for key, tensor in variables.items():
+            tensor.grad = gradient[key]
+        losses.append(loss)
+        return torch.tensor(loss, dtype=torch.float64)
+
+    with borrow_stream(torch.device("cpu")):
+        optimizer = torch.optim.LBFGS(
+            [*variables.values()], max_iter=iterations, tolerance_grad=1e-9, tolerance_change=1e-12,
+            history_size=20, line_search_fn="strong_wolfe",
+        )  # fmt: skip
+        optimizer.step(evaluate)  # type: ignore[no-untyped-call]
+    finite = [loss for loss in losses if np.isfinite(loss)]
+    return Decrease(losses[0], min(finite, default=losses[0]), landscape.cost.evaluations, perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -152,52 +181,102 @@ class _Power:
     tolerance: float
     seed: int
 
-    def eigenvalue(self, problem: _Problem, product: Callable[[Vector], Vector]) -> float:
+    def eigenvalue(self, zeros: Vector, product: Callable[[Vector], Vector]) -> float:
         """Return the largest eigenvalue, in size, of a symmetric matrix, given its product with a vector."""
         generator = torch.Generator().manual_seed(self.seed)
-        vector = {k: torch.randn(t.shape, generator=generator, dtype=t.dtype) for k, t in problem.zeros().items()}
+        vector = {k: torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for k, t in zeros.items()}
         value = 0.0
         for _ in range(self.iterations):
-            size = _norm(vector)
+            size = np.sqrt(squared_norm(vector))
             if not size:
                 return 0.0
             vector = product({key: part / size for key, part in vector.items()})
-            before, value = value, _norm(vector)
+            before, value = value, float(np.sqrt(squared_norm(vector)))
             if abs(value - before) <= self.tolerance * value:
                 break
         return value
 
-    def singular_value(self, problem: _Problem, silo: str, rows: Tensor) -> float:
+    def singular_value(self, landscape: Landscape, weights: Mapping[str, Block], silo: str, rows: Tensor) -> float:
         """Return the largest singular value of ∂(∂loss/∂θ_j)/∂θ for the mean loss of some rows."""
+        hessian = landscape.hessian(weights, rows)
 
         def twice(vector: Vector) -> Vector:
-            across = problem.hessian_product(rows, vector)
-            own = {key: part if key[0] == silo else torch.zeros_like(part) for key, part in across.items()}
-            return problem.hessian_product(rows, own)
+            return hessian.product(hessian.product(vector, silo))
 
-        return float(np.sqrt(self.eigenvalue(problem, twice)))
+        return float(np.sqrt(self.eigenvalue(landscape.zeros(weights), twice)))
 
 
-def _norm(vector: Vector) -> float:
-    return float(torch.stack([part.double().square().sum() for part in vector.values()]).sum().sqrt())
+@dataclass(frozen=True)
+class _Draws:
+    """Mini-batches of the size that is trained with, and clients of each."""
+
+    landscape: Landscape
+    size: int
+    clients: int
+    seed: int
+
+    def distinct(self, batches: int) -> int:
+        """Return how many of so many mini-batches differ."""
+        return 1 if self.size == len(self.landscape) else batches
+
+    def shards(self, batches: int) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield silos, clients and their rows in some mini-batches, of clients that have rows there."""
+        for number, batch in self._batches(self.distinct(batches)):
+            for silo, task in self.landscape.tasks.items():
+                shards = deal(batch, task.roster)
+                places = dict(shards)
+                for client in self._some(shards.clients.numpy(), number):
+                    yield silo, client, shards.samples[places[client]]
+
+    def variances(self, weights: Mapping[str, Block], batches: int, *, uniform: bool) -> dict[str, float]:
+        """Return the mean squared distance of clients' partial gradients from those of all rows, by silo.
+
+        Clients weigh what they weigh in the hub's mean. One without rows in a mini-batch stays where it is: its
+        gradient is 0.
+        """
+        _, whole = self.landscape.loss_and_gradient(weights)
+        sums = dict.fromkeys(self.landscape.tasks, 0.0)
+        most = max(len(task.roster.clients) for task in self.landscape.tasks.values())
+        count = batches if most > self.clients else self.distinct(batches)
+        for number, batch in self._batches(count):
+            for silo, task in self.landscape.tasks.items():
+                mean = {key: part for key, part in whole.items() if key[0] == silo}
+                shards = deal(batch, task.roster)
+                places = dict(shards)
+                population = np.arange(len(task.roster.clients)) if uniform else shards.clients.numpy()
+                chosen = self._some(population, number)
+                total = 0.0
+                for client in chosen:
+                    own = shards.samples[places[client]] if client in places else None
+                    weight = 1 / len(population) if uniform or own is None else len(own) / len(batch)
+                    gradient = self._gradient(weights, own, silo)
+                    total += weight * squared_norm({key: gradient.get(key, 0) - part for key, part in mean.items()})
+                sums[silo] += total * len(population) / len(chosen)
+        return {silo: total / count for silo, total in sums.items()}
+
+    def _gradient(self, weights: Mapping[str, Block], rows: Tensor | None, silo: str) -> Vector:
+        return {} if rows is None else self.landscape.loss_and_gradient(weights, rows, [silo])[1]
+
+    def _batches(self, count: int) -> Iterator[tuple[int, Tensor]]:
+        population = len(self.landscape)
+        for number in range(1, count + 1):
+            yield number, draw_batch(self.seed, number, population, self.size)
+
+    def _some(self, population: np.ndarray, number: int) -> list[int]:
+        """Return so many of some clients, others in each mini-batch."""
+        if len(population) <= self.clients:
+            return [int(client) for client in population]
+        generator = np.random.default_rng([self.seed, number])
+        return sorted(int(client) for client in generator.choice(population, self.clients, replace=False))
 
 
-def _rows_of(task: SiloTask, client: int) -> Tensor:
-    return torch.nonzero(task.roster.owner == client).squeeze(1)
+def _some_rows(landscape: Landscape, rows: int, seed: int) -> Tensor:
+    population = len(landscape)
+    chosen = np.random.default_rng(seed).choice(population, min(rows, population), replace=False)
+    return torch.from_numpy(np.sort(chosen))
 
 
-def _largest(task: SiloTask, most: int) -> Sequence[int]:
-    """Return the clients with the most rows."""
-    counts = torch.bincount(task.roster.owner, minlength=len(task.roster.clients))
-    return [int(k) for k in counts.argsort(descending=True, stable=True)[:most] if counts[k]]
-
-
-def _variances(problem: _Problem, size: int, population: int, batches: int, seed: int) -> dict[str, float]:
-    """Return the mean squared distance of mini-batches' partial gradients from those of all rows, by silo."""
-    _, whole = problem.gradient(torch.arange(population))
-    sums = dict.fromkeys(problem.tasks, 0.0)
-    for number in range(1, batches + 1):
-        _, drawn = problem.gradient(draw_batch(seed, number, population, min(size, population)))
-        for (silo, name), part in drawn.items():
-            sums[silo] += float((part - whole[silo, name]).double().square().sum())
-    return {silo: total / batches for silo, total in sums.items()}
+def _check(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise JobError(f"{name}: at least 1 is wanted, not {number!r}")

@@ -271,7 +271,7 @@ def check_allowed(path: Path, named: Mapping[str, str], imports: Container[str])
     for what, kind, module in not_allowed(named, imports):
         raise RunError(
             f"{path}: its {what} is '{kind}', which is code that you have not allowed. If you trust it, name its "
-            f'module: from Python with imports=["{module}"], to tdcd predict with --allow {module}, or with '
+            f'module: from Python with imports=["{module}"], on the command line with --allow {module} or '
             "--import-from FOLDER, which allows the code that lies there"
         )
 

@@ -146,7 +146,7 @@ def train(
                 loop.directory = stack.enter_context(RunDirectory.open(Path(directory), job, resume=resume))
                 batch_of = simulation.training.batch
                 given_batches = [batch_of(number) for number in range(1, settings.rounds + 1)] if batches else []
-                loop.inputs = _fingerprints(federation, setup, simulation.first, given_batches)
+                loop.inputs = fingerprints(federation, setup, simulation.first, given_batches)
                 loop.begin()
                 loop.directory.save_rosters(federation.rosters, given_batches)
                 for silo, made in federation.preparations.items():
@@ -273,7 +273,7 @@ def describe_silo(
     )
 
 
-def _fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: Sequence[Tensor]) -> dict[str, str]:
+def fingerprints(federation: Federation, setup: Setup, first: Blocks, batches: Sequence[Tensor]) -> dict[str, str]:
     """Digest everything a training is given that its job does not say."""
     record = {silo: module_digest(network.module) for silo, network in setup.networks.items()}
     given = {
