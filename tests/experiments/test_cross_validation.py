@@ -143,6 +143,7 @@ def test_a_fold_that_diverges_is_named_and_in_no_mean(
     monkeypatch.chdir(tmp_path)
     settings = ["--set", "training.rounds=2", "--set", "baselines=[]"]
     command = ["cv", "digits", "--folds", 4, "--jobs", 1, "--out", "out", *settings]
+    monkeypatch.setenv("COLUMNS", "120")
     status = run_command(*command, "--json")
     captured = capsys.readouterr()
     record = json.loads(captured.out)
@@ -159,9 +160,13 @@ def test_a_fold_that_diverges_is_named_and_in_no_mean(
 
 
 def test_a_command_shows_the_table_and_writes_a_report(
-    validated: tuple[Path, CrossValidation], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    validated: tuple[Path, CrossValidation],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, result = validated
+    monkeypatch.setenv("COLUMNS", "120")
     shutil.copytree(path, tmp_path / "out")
     sets = [f"{key}={json.dumps(value)}" for key, value in SMALL.items() if key != "silos"]
     options = [option for one in sets for option in ("--set", one)]
@@ -176,6 +181,11 @@ def test_a_command_shows_the_table_and_writes_a_report(
     assert f"{mean:.4f} ± " in page
     assert "Lines are means over folds" in page
     assert "What the paper claims" not in page
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command("cv", "breast-cancer", "--folds", 3, *options, "--out", tmp_path / "out") == 0
+    narrow = capsys.readouterr().out
+    assert re.search(rf"AUROC +central +3 of 3 +{mean:.4f} ± \d\.\d+ +\d\.\d+ … \d\.\d+ *\n", narrow)
+    assert "95% t-interval" not in narrow
     assert run_command("compare", tmp_path / "out") == 0
     assert "over folds" in capsys.readouterr().out
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tdcd.experiments.sweep_run import SweepEngine
     from tdcd.runs.cross_validation import CrossValidationRecord
 
+WIDE = 110
+"""Columns of a terminal that shows everything."""
+FOR_WIDE = ("95% t-interval", "min", "max")
+"""Columns of the table that a narrow terminal leaves to the report."""
 EXAMPLES = """Examples:
 
 tdcd cv loans.toml  [dim]# 5 folds; the same command goes on with what was stopped[/dim]
@@ -121,14 +125,15 @@ def _show(record: "CrossValidationRecord", directory: Path, quiet: bool, json: b
     from tdcd.cli.terminal import terminal
     from tdcd.reports.splits import INTERVALS, measure_table
 
+    console = terminal()
     header, rows = measure_table(record)
+    shown = [place for place, name in enumerate(header) if console.width >= WIDE or name not in FOR_WIDE]
     title = f"{record.job}, {record.way}: on the test samples"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("", *header):
+    for name in ("", *(header[place] for place in shown)):
         table.add_column(name, justify="left" if name in ("", "trained by") else "right")
     for name, cells in rows:
-        table.add_row(name, *cells)
-    console = terminal()
+        table.add_row(name, *(cells[place] for place in shown))
     console.print()
     if rows:
         console.print(table)
