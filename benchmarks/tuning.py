@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tdcd.costs import Costs
@@ -27,6 +28,7 @@ from tdcd.jobs.schema import Job
 from tdcd.runs.reader import read_history, read_outcome
 from tdcd.runs.records import Evaluation
 from tdcd.strict import parse_setting
+from tdcd.training.settings import Settings
 
 T_COMM = (1.0, 10.0, 100.0)
 STEPS = 5
@@ -82,6 +84,26 @@ def time_to(lines: list[Evaluation], target: float, round_time: float, horizon: 
     return min((time for time in times if time <= horizon), default=inf)
 
 
+def seeds(job: Job, settings: Settings, out: Path, name: str, space: Space, target: float) -> list[tuple[bool, float]]:
+    """Train some settings with several seeds; tell of each if its loss rose again, and when it reached the target."""
+    result = []
+    for number in range(SEEDS):
+        every = max(1, settings.rounds // POINTS)
+        chosen = settings.model_copy(
+            update={"seed": settings.seed + number, "evaluate_every": every, "checkpoint_every": 10_000}
+        )
+        run = SweepRun(f"{name}/{number}", "federation", job.model_copy(update={"training": chosen, "baselines": []}))
+        if not ended(out / run.name, run):
+            with open_pool(out, [job], 1, 1, "local", None, SweepObserver(), job.name) as workers:
+                check_failures(train_runs("seeds", [run], out, workers, SweepObserver()))
+        outcome, history = read_outcome(out / run.name), read_history(out / run.name)
+        trains = [line.train["loss"] for line in history]
+        risen = trains[-1] > min(trains) + 0.1 * (trains[0] - min(trains))
+        bad = risen or not outcome or outcome.status != "finished"
+        result.append((bad, time_to(history, target, space.round_time(chosen.local_steps))))
+    return result
+
+
 def main() -> None:
     """Train and compare."""
     parser = argparse.ArgumentParser()
@@ -127,27 +149,11 @@ def main() -> None:
             jobs=given.jobs,
         )
         chosen = {key: record.settings[key] for key in ("local_steps", "aggregator", "rate", "schedule", "rounds")}
-        own = []
-        for number in range(SEEDS):
-            settings = job.training.replace(
-                **{k: v for k, v in record.settings.items() if k != "select"},
-                seed=job.training.seed + number,
-            )
-            settings = settings.model_copy(update={"evaluate_every": max(1, settings.rounds // POINTS)})
-            name = f"seeds-{t_comm:g}/{number}"
-            run = SweepRun(name, "federation", job.model_copy(update={"training": settings, "baselines": []}))
-            if not ended(given.out / name, run):
-                with open_pool(given.out, [job], 1, 1, "local", None, SweepObserver(), given.job) as workers:
-                    check_failures(train_runs("seeds", [run], given.out, workers, SweepObserver()))
-            outcome = read_outcome(given.out / name)
-            history = read_history(given.out / name)
-            trains = [line.train["loss"] for line in history]
-            diverged = (
-                not outcome
-                or outcome.status != "finished"
-                or trains[-1] > min(trains) + 0.1 * (trains[0] - min(trains))
-            )
-            own.append((diverged, time_to(history, target, space.round_time(settings.local_steps))))
+        kept = {key: value for key, value in record.settings.items() if key not in ("select", "select_by")}
+        tuned = job.training.replace(**kept)
+        ours = seeds(job, tuned, given.out, f"seeds-{t_comm:g}", space, target)
+        theirs_settings = runs[best].job.training.model_copy(update={"rounds": space.rounds(best, space.horizon)})
+        theirs = seeds(job, theirs_settings, given.out, f"grid-seeds-{t_comm:g}", space, target)
         print(
             json.dumps(
                 {
@@ -156,9 +162,12 @@ def main() -> None:
                     "grid best": best.name,
                     "grid time": round(times[best]),
                     "tuned": chosen,
-                    "tuned time": [round(time) if time < inf else None for _, time in own],
-                    "ratio": round(own[0][1] / times[best], 2),
-                    "diverged": sum(bad for bad, _ in own),
+                    "grid times": [round(time) if time < inf else None for _, time in theirs],
+                    "grid risen": sum(bad for bad, _ in theirs),
+                    "tuned times": [round(time) if time < inf else None for _, time in ours],
+                    "ratio": round(ours[0][1] / times[best], 2),
+                    "ratio of medians": round(median(t for _, t in ours) / median(t for _, t in theirs), 2),
+                    "tuned risen": sum(bad for bad, _ in ours),
                     "cost": round(record.cost, 1),
                     "grid": record.grid,
                 }

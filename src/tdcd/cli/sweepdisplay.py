@@ -17,7 +17,7 @@ from tdcd.cli.terminal import terminal
 from tdcd.experiments.sweep_run import SweepObserver
 from tdcd.reports.advice import advice
 from tdcd.reports.study import Study
-from tdcd.runs.records import Outcome
+from tdcd.runs.records import Evaluation, Outcome
 
 
 class SweepDisplay(Screen, SweepObserver):
@@ -56,7 +56,23 @@ class Plain(SweepDisplay):
         """See SweepObserver."""
         with self.lock:
             self.done += 1
-            self.say(f"  {self.done}/{self.total}  {_describe_run(name, outcome)}")
+            self.say(f"  {self.done}/{self.total}  {self.describe_run(name, outcome)}")
+
+    def describe_run(self, name: str, outcome: Outcome) -> str:
+        """Write how a run has ended."""
+        evaluated, words = outcome.evaluated, [name.split("/", 1)[-1]]
+        if outcome.status == "diverged":
+            words.append(f"diverged; its last good round is {outcome.round}")
+        elif evaluated:
+            words.append(f"loss {evaluated.train['loss']:.4f}")
+            words += self.describe_measures(evaluated)
+            words += [finding.kind for finding in outcome.findings if finding.level == "failure"]
+        words.append(f"{outcome.seconds:.0f} s")
+        return "  ".join(words)
+
+    def describe_measures(self, evaluated: Evaluation) -> list[str]:
+        """Write what is of interest of an evaluation, besides the training loss."""
+        return [f"test {name} {value:.4f}" for name, value in evaluated.shown("test").items() if name != "loss"][:3]
 
     def failed(self, name: str) -> None:
         """See SweepObserver."""
@@ -170,15 +186,3 @@ def display(*, quiet: bool) -> SweepDisplay:
     if quiet:
         return SweepDisplay()
     return Live(terminal()) if sys.stdout.isatty() else Plain(terminal())
-
-
-def _describe_run(name: str, outcome: Outcome) -> str:
-    evaluated, words = outcome.evaluated, [name.split("/", 1)[-1]]
-    if outcome.status == "diverged":
-        words.append(f"diverged; its last good round is {outcome.round}")
-    elif evaluated:
-        words.append(f"loss {evaluated.train['loss']:.4f}")
-        words += [f"test {name} {value:.4f}" for name, value in evaluated.shown("test").items() if name != "loss"][:3]
-    words += [finding.kind for finding in outcome.findings if finding.level == "failure"]
-    words.append(f"{outcome.seconds:.0f} s")
-    return "  ".join(words)

@@ -10,6 +10,7 @@ from tdcd.cli.terminal import terminal
 from tdcd.experiments.tuning import Space, TuneObserver
 from tdcd.experiments.tuning.search import Trials
 from tdcd.reports.tuning import by_local_steps, common_target
+from tdcd.runs.records import Evaluation
 from tdcd.runs.tuning import TuningRecord
 
 
@@ -26,6 +27,10 @@ class _Words(TuneObserver):
         """See TuneObserver."""
         assert isinstance(self, SweepDisplay)  # noqa: S101
         self.say(f"{trials.why}, for {trials.time:,.0f}:")
+
+    def describe_measures(self, evaluated: Evaluation) -> list[str]:
+        """Write the validation measures: settings are not chosen on the test samples."""
+        return [f"validation {name} {value:.4f}" for name, value in evaluated.shown("validation").items()][:3]
 
 
 class QuietTuning(_Words, SweepDisplay):

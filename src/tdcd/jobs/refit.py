@@ -122,7 +122,7 @@ def refit(path: Path | str, directory: Path | str | None = None, *, callbacks: S
 
 def _training(table: dict[str, Any], settings: Settings, rounds: int) -> dict[str, Any]:
     """Return the settings of a training of so many rounds, with the rates that they had and nothing to choose by."""
-    kept = {key: value for key, value in table.items() if key != "patience"}
+    kept = {key: value for key, value in table.items() if key not in ("patience", "select_by")}
     schedule = cut(settings.schedule, settings.rounds).model_dump(exclude_none=True)
     return {**kept, "rounds": rounds, "schedule": schedule, "select": "last"}
 

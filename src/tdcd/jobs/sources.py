@@ -12,6 +12,8 @@ from tdcd.registry import IMPORT_PATH
 from tdcd.strict import Strict, matching
 from tdcd.training.settings import Count
 
+VALIDATION = 0.1
+"""The part of the training rows of tables that is held out for validation where the job does not say."""
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -20,8 +22,8 @@ class _Split(Strict):
 
     test_fraction: Fraction | None = None
     """About so many of the IDs are held out for testing. Default: what the publisher holds out, or else 0.2."""
-    validation_fraction: Fraction | None = None
-    """About so many of the others are held out for validation; default: none."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """About so many of the others are held out for validation; default: none, and of tables 0.1."""
     folds: Annotated[int, Field(ge=2)] | None = None
     """Into how many folds all IDs fall, each by its own draw; one of them is for testing, instead of a fraction."""
     fold: Annotated[int, Field(ge=1)] | None = None
@@ -87,6 +89,14 @@ class TableData(_Split):
                 where = " (--data)" if key == "directory" else ""
                 raise ValueError(f"{key}{where} goes with a data set; files of tables are named in [silos.NAME]")
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _validated(cls, values: Any) -> Any:
+        """Hold samples out for validation where nobody says otherwise: a training is to be judged by some."""
+        if not isinstance(values, Mapping) or values.get("split_column") or "validation_fraction" in values:
+            return values
+        return {**values, "validation_fraction": VALIDATION}
 
     @model_validator(mode="after")
     def _one_way(self) -> "TableData":

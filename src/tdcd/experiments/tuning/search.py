@@ -4,7 +4,7 @@ The search trains nothing itself: it yields batches of trials and is sent what c
 for trainings, and a resumed search takes the same way again.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
@@ -74,7 +74,7 @@ def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Tria
     scores: dict[tuple[Point, int], Score] = {}
     first = yield from _first_rung(space, rungs[0], start)
     scores |= {(point, 0): score for point, score in first.items()}
-    alive = [point for point in sorted(first, key=lambda point: first[point].loss) if first[point].loss < inf]
+    alive = _ranked(first, first)
     log.append(
         f"{len(first)} settings were tried for {rungs[0]:,.0f} units of time; {len(first) - len(alive)} diverged"
     )
@@ -89,7 +89,7 @@ def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Tria
         )
         scores |= {(point, rung): score for point, score in results.items()}
         before = len(alive)
-        alive = sorted((p for p in alive if results[p].loss < inf), key=lambda p: (results[p].reached, results[p].loss))
+        alive = _ranked(alive, results)
         log.append(f"{before} went on to {time:,.0f}; the best so far: {alive[0].name if alive else 'none'}")
     rungs_of = {point: max(rung for own, rung in scores if own == point) for point, _ in scores}
     chosen = yield from _decide(alive, results, rungs, log, RETREATS if space.rate is None else 0)
@@ -134,29 +134,39 @@ def _survivors(alive: Sequence[Point], space: Space, *, last: bool) -> list[Poin
     return kept
 
 
+def _ranked(points: Iterable[Point], results: Results) -> list[Point]:
+    """Return those that did not diverge, the best first."""
+    kept = (point for point in points if results[point].loss < inf)
+    return sorted(kept, key=lambda point: (results[point].reached, results[point].loss))
+
+
 def _decide(
     alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str], retreats: int
 ) -> Generator[Trials, Results, tuple[Point, Score] | None]:
-    """Choose among those that ran to the end, with a decaying schedule or not; it has to hold with another seed."""
+    """Choose among those that ran to the end and the same with decaying rates; the choice holds with another seed."""
     horizon, last = rungs[-1], len(rungs) - 1
-    if not alive:
-        return None
-    sound = [point for point in alive if not results[point].trouble]
-    log += [f"{point.name}: {results[point].trouble}" for point in alive if results[point].trouble]
-    point = (sound or list(alive))[0]
+    candidates = list(alive)
     for retreat in range(retreats + 1):
+        if not candidates:
+            return None
         if retreat:
-            point = replace(point, rate=_rounded(point.rate * BACK_OFF), decay=False)
-            log.append(f"back to rate {point.rate:g}")
-            results = results | (yield Trials("a smaller rate", last, (point,), horizon))
-        decaying = replace(point, decay=True)
-        tried = results | (yield Trials("the same with a rate that falls as a cosine", last, (decaying,), horizon))
-        best = min((decaying, point), key=lambda one: (bool(tried[one].trouble), tried[one].reached, tried[one].loss))
+            candidates = [replace(candidates[0], rate=_rounded(candidates[0].rate * BACK_OFF))]
+            log.append(f"back to rate {candidates[0].rate:g}")
+        decaying = tuple(replace(point, decay=True) for point in candidates)
+        new = (*(point for point in candidates if point not in results), *decaying)
+        results |= yield Trials("the same with a rate that falls as a cosine", last, new, horizon)
+        tried = _ranked([*candidates, *decaying], results)
+        log += [f"{point.name}: {results[point].trouble}" for point in tried if results[point].trouble]
+        sound = [point for point in tried if not results[point].trouble]
+        candidates = [replace(point, decay=False) for point in (sound or tried or decaying)[:1]]
+        if not sound:
+            continue
+        best = sound[0]
         other = yield Trials("the choice again, with another seed", last, (best,), horizon, seed=1)
-        if tried[best].loss < inf and not tried[best].trouble and not other[best].trouble:
+        if not other[best].trouble:
             log.append(f"chosen: {best.name}; with another seed it ends at {other[best].loss:.4g}")
-            return best, tried[best]
-        log.append(f"{best.name}: {tried[best].trouble or other[best].trouble or 'diverged'}")
+            return best, results[best]
+        log.append(f"{best.name}, with another seed: {other[best].trouble}")
     return None
 
 

@@ -131,4 +131,4 @@ class Space:
         for k in range(rungs - 1, -1, -1):
             kept = max(ceil(kept / FACTOR), len(self.local_steps) if k else 2)
             total += kept * (1 - 1 / FACTOR) / FACTOR**k
-        return float(total + 2)  # the decaying schedule, and another seed
+        return float(total + 3)  # decaying rates, and another seed

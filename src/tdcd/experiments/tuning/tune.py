@@ -319,7 +319,7 @@ class _Tuning:
         trouble = ""
         if last and (risen > RISEN * descent or descent <= 0):
             trouble = f"its training loss rose again, from {min(trains):.4g} to {trains[-1]:.4g}"
-        return Score(min(values) if last else values[-1], reached, trouble)
+        return Score(min(values), reached, trouble)
 
     def record(self, chosen: Chosen | None, reason: str, seconds: float) -> TuningRecord:
         """Return what the search has come to."""
