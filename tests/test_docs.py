@@ -92,6 +92,20 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what links may name of a page: its headings, as GitHub writes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_to_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
 def test_scripts_in_the_docs_are_bash() -> None:
     for script in (ROOT / "docs").rglob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)  # noqa: S607

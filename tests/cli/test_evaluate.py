@@ -157,4 +157,4 @@ def test_several_classes_have_no_threshold(tmp_path: Path, capsys: pytest.Captur
     assert run_command("evaluate", tmp_path / "digits", "--threshold", "0.5") == 2
     assert "a threshold is for the binary loss; this model was trained with cross-entropy" in capsys.readouterr().err
     assert run_command("evaluate", tmp_path / "digits") == 0
-    assert "is, said to be →" in capsys.readouterr().out
+    assert "actual, predicted →" in capsys.readouterr().out

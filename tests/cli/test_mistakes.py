@@ -496,7 +496,7 @@ RUNS = [
     mistake("predict without a column", f"predict run {NEW}", "silo 'insurer'", "(all.csv): it has no column 'z'",
             after=line("all.csv", 1, "person,w")),
     mistake("predict with a label of its own", f"predict run {NEW}", "silo 'bank', column 'y': unknown label 7",
-            "in row 12 of silo 'bank', client 'north.csv'", "leave the column out",
+            "in row 12 of silo 'bank' (north.csv)", "leave the column out",
             after=line("north.csv", 13, "11,2.5,a,7")),
     mistake("predict a text for a number", f"predict run {NEW}", "silo 'insurer'", "(all.csv): column 'z' holds",
             "row 3 the text 'big'", after=line("all.csv", 4, "7,big")),

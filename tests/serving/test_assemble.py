@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,6 +13,7 @@ import tdcd
 from serving.models import as_hub_runs, new_tables, train_tables
 from support import Interrupt, run_command
 from tdcd.errors import DataError, RunError
+from tdcd.runs.digests import seal
 from tdcd.runs.layout import EARLIER
 from tdcd.serving.assemble import assemble
 from tdcd.serving.model import load_model
@@ -77,6 +79,35 @@ def test_a_changed_byte_in_any_file_is_noticed_and_the_file_named(folder: Path, 
             load_model(model)
         (tmp_path / "away").rename(file)
     load_model(model)
+
+
+def write_sealed(file: Path, record: dict[str, Any]) -> None:
+    file.write_text(json.dumps(seal(record), indent=2, ensure_ascii=False) + "\n")
+
+
+def test_a_changed_blank_is_noticed_too(folder: Path, tmp_path: Path) -> None:
+    model = assemble([folder / "run"], tmp_path / "model")
+    record = model / "model.json"
+    record.write_text(record.read_text().replace("\n  ", "\n\t ", 1))
+    with pytest.raises(RunError, match=r"model\.json: damaged"):
+        load_model(model)
+
+
+def test_a_model_of_another_version_says_so(folder: Path, tmp_path: Path) -> None:
+    model = assemble([folder / "run"], tmp_path / "model")
+    table = json.loads((model / "model.json").read_text())
+
+    def rewrite(**changes: Any) -> None:
+        changed = {key: value for key, value in table.items() if key != "digest"} | changes
+        write_sealed(model / "model.json", changed)
+
+    rewrite(format=2, fields="of which nobody knows here")
+    with pytest.raises(RunError, match=r"model\.json: a model of format 2, and this version of tdcd reads 1"):
+        load_model(model)
+    later = table["job"] | {"training": table["job"]["training"] | {"invented_later": 3}}
+    rewrite(job=later, versions=table["versions"] | {"tdcd": "9.0"})
+    with pytest.raises(RunError, match=r"model: it was assembled with tdcd 9\.0, and this is tdcd .*invented_later"):
+        load_model(model)
 
 
 def test_runs_that_make_no_model_together(folder: Path, tmp_path: Path) -> None:
@@ -163,12 +194,10 @@ def test_a_checkpoint_on_the_way_is_a_model(tmp_path: Path) -> None:
 def test_code_that_a_model_names_does_not_run_unless_it_is_allowed(folder: Path, tmp_path: Path) -> None:
     model = assemble([folder / "run"], tmp_path / "model")
     record = json.loads((model / "model.json").read_text())
-    from tdcd.runs.digests import seal
-
     for silo in record["federation"]["silos"]:
         silo["model"] = {"kind": "os:getcwd"}
     del record["digest"]
-    (model / "model.json").write_text(json.dumps(seal(record)))
+    write_sealed(model / "model.json", record)
     with pytest.raises(RunError, match="which is code that you have not allowed"):
         load_model(model)
 

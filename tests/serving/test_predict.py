@@ -135,3 +135,14 @@ def test_shapley_values_are_means_over_all_orders(silos: int, kind: tuple[Object
 def test_too_many_silos_for_shapley_values() -> None:
     with pytest.raises(DataError, match="of at most 12 silos, and there are 13"):
         shapley_values(BinaryCrossEntropy(), {str(number): torch.zeros(1, 1) for number in range(13)})
+
+
+def test_advice_on_new_tables_is_for_those_who_cannot_change_the_job(
+    model: Model, folder: Path, tmp_path: Path
+) -> None:
+    tables = new_tables(folder)
+    (tmp_path / "late.csv").write_bytes(b"\0\xff\xfe")
+    tables["shop"] = [tmp_path / "late.csv"]
+    with pytest.raises(DataError, match=r"silo 'shop' \(.*late\.csv\): .* --table shop/CLIENT=FILE reads it") as caught:
+        model.predict_tables(tables)
+    assert "Set silos." not in str(caught.value)

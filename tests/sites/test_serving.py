@@ -225,7 +225,7 @@ def test_a_client_that_is_away_is_named_within_a_second(trained: tuple[TableJob,
             link.stream.send = send  # type: ignore[method-assign]
         began = now()
         with pytest.raises(
-            AbsentError, match=r"silo 'hospital' does not have ID .*; of it, client part-1 \(it "
+            AbsentError, match=r"silo 'hospital' does not have ID .*, which may be at client part-1 \(it "
         ) as error:
             await sites.ask(theirs[:1])
         assert now() - began < 1.0

@@ -1,4 +1,4 @@
-"""The commands of docs/deployment.md: sites as real processes over TLS, trained, given new tables, and asked."""
+"""The commands of the README: sites as real processes over TLS, trained, given new tables, and asked."""
 
 import json
 import re
@@ -23,15 +23,18 @@ from tdcd.sites.security.identity import Identity
 from .tables import write_tables
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "deployment.md").read_text()
 QUICK = ["--set", "training.rounds=20", "--set", "training.evaluate_every=20", "--quiet"]
 
 
-def commands() -> list[list[str]]:
-    """Return the commands of the page's section, as a shell takes them."""
-    section = PAGE[PAGE.index("## Predict across sites") :]
-    lines = re.findall(r"^    ((?:python|tdcd) .*?)(?: +#.*)?$", section, re.MULTILINE)
-    return [shlex.split(line) for line in lines[:5]]
+def commands(page: str, heading: str, until: str) -> list[list[str]]:
+    """Return the commands of a part of a page, as a shell takes them."""
+    text = (ROOT / page).read_text()
+    start = text.index(heading)
+    lines = re.findall(r"^    (.*?)(?: +#.*)?$", text[start : text.index(until, start)], re.MULTILINE)
+    written = (
+        line.replace(".venv/bin/", "").replace("L=demo/loans; ", "").replace("$L", "demo/loans") for line in lines
+    )
+    return [shlex.split(line) for line in written]
 
 
 def as_process(words: list[str]) -> list[str]:
@@ -47,8 +50,11 @@ def until(folder: Path, text: str, count: int, deployment: "subprocess.Popen[str
         time.sleep(0.1)
 
 
-def test_the_five_commands_of_the_page(tmp_path: Path) -> None:
-    tables, deploy, status, predict, again = commands()
+def test_the_commands_of_the_readme(tmp_path: Path) -> None:
+    tables, deploy, status, predict, assemble = commands("README.md", "**Across sites**", "**In one place**")
+    from_tables, *_ = commands("README.md", "**In one place**", "A simulated run")
+    *same, again = commands("docs/deployment.md", "On one machine, every site", "The second one keeps")
+    assert same == [tables, deploy, status, predict]
 
     def run(words: list[str], code: int = 0) -> str:
         done = subprocess.run(as_process(words), cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -64,7 +70,14 @@ def test_the_five_commands_of_the_page(tmp_path: Path) -> None:
             assert "20 predictions" in run(predict)
             before = pl.read_csv(tmp_path / "demo" / "predictions.csv")
             assert "exists already" in run(predict, 2)
-            sites = tmp_path / "demo" / "sites"
+            assert "weights of round 20 of 20" in run(assemble)
+            assert "20 predictions" in run(from_tables)
+            assembled = before.join(pl.read_parquet(tmp_path / "demo" / "shares.parquet"), on="id", suffix=" of one")
+            name = before.columns[-1]
+            assert assembled.height == 20
+            assert ((assembled[name] - assembled[f"{name} of one"]).abs() < 1e-5).all()
+            added = assembled["share of bank"] + assembled["share of insurer"]
+            assert ((added - assembled["score"]).abs() < 1e-6).all()
             # a hub of another silo may not ask, nor may a client of this one
             insurer = ["tdcd", "predict", "--site", "demo/sites/insurer/hub.toml", "--ids", "demo/loans/new-ids.csv"]
             assert "predictions are asked for at silo 'bank'" in run([*insurer, "--out", "x.csv"], 2)
@@ -76,9 +89,8 @@ def test_the_five_commands_of_the_page(tmp_path: Path) -> None:
             assert (said["predictions"], said["partial"]) == (20, 0)
             after = pl.read_csv(tmp_path / "demo" / "predictions.csv")
             changed = before.join(after, on="id", suffix=" now")
-            name = before.columns[-1]
-            same = (changed[name] - changed[f"{name} now"]).abs() < 1e-9
-            assert 0 < same.sum() < 20
+            unchanged = (changed[name] - changed[f"{name} now"]).abs() < 1e-9
+            assert 0 < unchanged.sum() < 20
             job = load_job(tmp_path / "demo" / "loans.toml", {
                 "training.rounds": 20, "training.evaluate_every": 20, "baselines": []})  # fmt: skip
             run_job(job.model_copy(update={"data": job.data.model_copy(update={"alignment": None})}), tmp_path / "one")
@@ -88,7 +100,7 @@ def test_the_five_commands_of_the_page(tmp_path: Path) -> None:
             joined = before.join(central.frame, on="id", suffix=" in one place")
             assert joined.height == 20
             assert ((joined[name] - joined[f"{name} in one place"]).abs() < 1e-5).all()
-            assert (sites / "job.toml").exists()
+            assert (tmp_path / "demo" / "sites" / "job.toml").exists()
         finally:
             deployment.send_signal(signal.SIGINT)
             printed = deployment.communicate(timeout=60)[0]

@@ -26,12 +26,11 @@ def command(
     The runs may be under way: then the newest checkpoint that all of them have is taken. Weights and preparations tell
     of the rows behind them; bring the runs of several organisations together only where all of them allow it.
     """
-    from tdcd.runs.records import read_record
     from tdcd.serving.assemble import assemble
-    from tdcd.serving.record import MODEL, ModelRecord
+    from tdcd.serving.record import read_model
 
     path = assemble(runs, out, force=force)
-    record = read_record(path / MODEL, ModelRecord)
+    record = read_model(path)
     silos = [silo.name for silo in record.federation.silos]
     typer.echo(f"{path}: weights of round {record.round:,} of {record.rounds:,}, silos {', '.join(silos)}")
     typer.echo(f"the model card: {path / 'README.md'}")

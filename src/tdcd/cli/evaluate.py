@@ -139,7 +139,7 @@ def _print(record: "QualityRecord", console: "Console", title: str) -> None:
         _print_table(console, "threshold", quality.operating_points(record))
     if matrix := quality.confusion(record):
         counts = [[f"{value:,}" for value in row] for row in matrix.counts]
-        _print_table(console, "is, said to be →", (list(matrix.names), list(zip(matrix.names, counts, strict=True))))
+        _print_table(console, "actual, predicted →", (list(matrix.names), list(zip(matrix.names, counts, strict=True))))
     _print_table(console, "lift by tenths", quality.lift(record))
     _print_table(console, "class", quality.classes(record))
     _print_table(console, "actual less predicted", quality.residuals(record))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from tdcd.data.holdout import Part
 from tdcd.data.samples import Samples
 from tdcd.data.sources import RowSource
 from tdcd.data.tables.preparation import Preparation
-from tdcd.errors import DataError, RunError, join_names
+from tdcd.errors import DataError, JobError, RunError, join_names
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.load import parse_job
 from tdcd.jobs.schema import FunctionJob, Job, TableJob
@@ -25,7 +26,7 @@ from tdcd.runs.store import load_blocks
 from tdcd.runs.stored_job import stored_job
 from tdcd.serving.frames import prediction_frame
 from tdcd.serving.importance import Inputs, columns_of_rows, permutation_importance
-from tdcd.serving.record import FORMAT, MODEL, ModelRecord, holds_model
+from tdcd.serving.record import MODEL, ModelRecord, holds_model, read_model
 from tdcd.serving.tables import Files, Predictions, encode_tables, open_tables, predict_tables
 from tdcd.training.result import Recorded, Result, check_allowed
 
@@ -195,17 +196,23 @@ def load_model(
     """
     path = Path(path)
     if holds_model(path):
-        return _assembled(path, models, imports)
+        record = read_model(path)
+        try:
+            return _assembled(path, record, models, imports)
+        except JobError as error:
+            own, made = version("tdcd"), record.versions.get("tdcd")
+            if own == made:
+                raise
+            raise RunError(f"{path}: it was assembled with tdcd {made}, and this is tdcd {own}: {error}") from error
     result = Result.load(path, models, imports)
     outcome = read_record(path / RESULT, Outcome)
     origin = f"{outcome.status} after {outcome.round:,} of {outcome.rounds:,} rounds"
     return _model(path, stored_job(path), result, origin, None, imports)
 
 
-def _assembled(path: Path, models: Mapping[str, ModelSpec | nn.Module] | None, imports: Container[str]) -> Model:
-    record = read_record(path / MODEL, ModelRecord)
-    if record.format != FORMAT:
-        raise RunError(f"{path / MODEL}: a model of format {record.format}, and this version of tdcd reads {FORMAT}")
+def _assembled(
+    path: Path, record: ModelRecord, models: Mapping[str, ModelSpec | nn.Module] | None, imports: Container[str]
+) -> Model:
     check_files(path, record.files, "assemble the model again")
     silos = {silo.name for silo in record.federation.silos}
     blocks = load_blocks(path)

@@ -9,12 +9,16 @@ README.md                the model card
 Nothing in it is code. ``model.json`` has a digest of itself: a changed byte in any file is noticed, and it is named.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcd.runs.records import Evaluation, FederationRecord, Finding
+from tdcd.errors import DamagedError, RunError
+from tdcd.runs.digests import unseal
+from tdcd.runs.records import Evaluation, FederationRecord, Finding, parse_record, read_text
 
 MODEL = "model.json"
 CARD = "README.md"
@@ -56,3 +60,22 @@ class ModelRecord:
 def holds_model(path: Path) -> bool:
     """Tell whether a directory is a model."""
     return (path / MODEL).exists()
+
+
+def read_model(path: Path) -> ModelRecord:
+    """Read what a model is; every byte of ``model.json`` counts, blanks too.
+
+    Raises:
+        RunError: it is missing, or of another version of tdcd.
+        DamagedError: it is not what was written.
+    """
+    file = path / MODEL
+    text = read_text(file)
+    with suppress(json.JSONDecodeError, RecursionError):  # then it is damaged
+        table = json.loads(text)
+        format_ = unseal(table, str(file)).get("format") if isinstance(table, dict) else FORMAT
+        if format_ != FORMAT:
+            raise RunError(f"{file}: a model of format {format_}, and this version of tdcd reads {FORMAT}")
+        if text != json.dumps(table, indent=2, ensure_ascii=False) + "\n":
+            raise DamagedError(f"{file}: damaged: its content is not what was written")
+    return parse_record(text, ModelRecord, str(file))

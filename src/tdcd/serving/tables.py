@@ -66,6 +66,18 @@ class Predictions:
 
 
 @dataclass(frozen=True)
+class NewTable(Table):
+    """A table of new rows, written as those of the training: a model's settings stay as they are."""
+
+    def __str__(self) -> str:
+        return f"silo '{self.silo}' ({self.path})"
+
+    def advise(self, key: str) -> str:
+        """Say how to have it read as it is written."""
+        return f"Its {key} must be that of the training's files; --table {self.silo}/CLIENT=FILE reads it as CLIENT's"
+
+
+@dataclass(frozen=True)
 class Opened:
     """New tables of some silos, with their IDs matched."""
 
@@ -207,7 +219,7 @@ def _opened(name: str, job: TableJob, result: Result, files: Files) -> dict[str,
         if slash and client not in own.client_names:
             raise DataError(f"'{client}' is no client of silo '{silo}'{nearest(client, own.client_names)}")
         settings = own.settings_of(client)
-        given.setdefault(silo, []).extend(ClientTable(Table(silo, str(p), Path(p), settings), keep=0) for p in paths)
+        given.setdefault(silo, []).extend(ClientTable(NewTable(silo, str(p), Path(p), settings), keep=0) for p in paths)
     return {silo: given[silo] for silo in result.blocks if given.get(silo)}
 
 

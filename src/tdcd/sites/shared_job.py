@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -43,7 +44,7 @@ class SharedJob:
                 silo["clients"] = sorted(silo["clients"])
         return cls(json.dumps(table, sort_keys=True))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A digest."""
         return hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()

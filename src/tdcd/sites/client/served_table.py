@@ -126,7 +126,10 @@ class ServedTable:
     @property
     def is_read(self) -> bool:
         """Whether its rows are there, and the file has not changed."""
-        return self._read is not None and self._stamp() is not None and not self._read.table.changed
+        try:
+            return self._read is not None and not self._read.table.changed
+        except DataError:  # it has gone
+            return False
 
     def forget(self) -> None:
         """Another model makes other numbers of the rows."""

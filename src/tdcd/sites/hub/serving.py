@@ -274,7 +274,8 @@ class ServingHub:
             if bool(lacks.all()) and silo in result.reasons and not reason.startswith("client "):
                 parts.append(f"the hub of silo '{silo}' is away: {reason}")
             else:
-                parts.append(f"silo '{silo}' does not have {_named(ids, lacks)}" + f"; of it, {reason}" * bool(reason))
+                where = f", which may be at {reason}" if reason else ""
+                parts.append(f"silo '{silo}' does not have {_named(ids, lacks)}{where}")
         if parts:
             text = ". ".join(parts)
             raise (AwayError if away else DataError)(
