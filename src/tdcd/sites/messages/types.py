@@ -6,9 +6,9 @@ size of each is known to whoever expects it: the tensors of the network, the row
 
 from typing import Literal
 
+import polars as pl
 from torch import Tensor
 
-from tdcd.data.arrays import Array
 from tdcd.sites.messages.packing import message
 
 # From a client to its hub, before anything else
@@ -87,8 +87,8 @@ class ClientKeys:
     file: str
     named: tuple[str, ...]
     """The columns whose values are sent."""
-    ids: Array
-    facts: tuple[Array, ...]
+    ids: pl.Series
+    facts: tuple[pl.Series, ...]
 
 
 @message("request survey")
@@ -380,7 +380,7 @@ class Concluded:
 class AllIDs:
     """All IDs of a silo, where alignment is not private."""
 
-    ids: Array
+    ids: pl.Series
 
 
 @message("points")
@@ -401,7 +401,7 @@ class CommonPlaces:
 class HandedOver:
     """Labels or parts of the common IDs."""
 
-    values: Array
+    values: pl.Series
 
 
 @message("digests")
