@@ -200,7 +200,8 @@ def _check_address(address: str | None) -> None:
         )
     host, _, port = str(address).rpartition(":")
     if not host or not port.isdecimal():
-        raise ClusterError(f"address {address}: HOST:PORT is wanted, as in {address}:6379, or auto")
+        example = f"{address}:6379" if port and not port.isdecimal() else f"HOST:{port or 6379}"
+        raise ClusterError(f"address {address}: HOST:PORT is wanted, as in {example}, or auto")
     try:
         _reach(str(address))
     except OSError as error:
