@@ -85,8 +85,8 @@ class Room:
         if not self.taken and not self.said and time.monotonic() - self.since > PATIENCE:
             self.said = True
             self.on_note(
-                f"no process has started on the cluster for {PATIENCE:.0f} s: if it has no free cores, ray status shows "
-                "who has them; waiting"
+                f"no process has started on the cluster for {PATIENCE:.0f} s: if it has no free cores, "
+                "ray status shows who has them; waiting"
             )
 
 
