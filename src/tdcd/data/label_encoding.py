@@ -1,13 +1,16 @@
 """What a column of labels means to a loss."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from tdcd.core.objectives import Meaning
 from tdcd.data.arrays import NUMBER, Array
 from tdcd.errors import DataError, join_names
+
+if TYPE_CHECKING:
+    from polars import Series
 
 MOST_CLASSES = 1000
 
@@ -21,7 +24,7 @@ class LabelError(DataError):
 
 
 def encode_labels(
-    texts: pl.Series, meaning: Meaning, positive: str | int | None = None, known: Sequence[str] | None = None
+    texts: "Series", meaning: Meaning, positive: str | int | None = None, known: Sequence[str] | None = None
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
 
@@ -62,7 +65,7 @@ def encode_labels(
 
 
 def encode_labels_alone(
-    texts: pl.Series, meaning: Meaning, positive: str | int | None, known: Sequence[str] | None
+    texts: "Series", meaning: Meaning, positive: str | int | None, known: Sequence[str] | None
 ) -> Array:
     """Turn one client's labels into those of a loss, without knowing those of others. See ``coded``.
 
@@ -85,7 +88,7 @@ def must_name(meaning: Meaning, positive: str | int | None) -> bool:
     return meaning == "classes" or (meaning == "binary" and positive is not None)
 
 
-def again(texts: pl.Series, classes: Sequence[str], where: str = "in training there was") -> Array:
+def again(texts: "Series", classes: Sequence[str], where: str = "in training there was") -> Array:
     """Turn labels into the numbers of classes that are known before; ``where`` says from where.
 
     Raises:
@@ -112,7 +115,7 @@ def again(texts: pl.Series, classes: Sequence[str], where: str = "in training th
 
 
 def _known(
-    texts: pl.Series, meaning: Meaning, positive: str | int | None, known: Sequence[str]
+    texts: "Series", meaning: Meaning, positive: str | int | None, known: Sequence[str]
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels into numbers where all that there are are known."""
     if meaning == "binary":
@@ -121,7 +124,7 @@ def _known(
     return again(texts, known, "the job's labels.classes are"), tuple(known)
 
 
-def _distinct(texts: pl.Series) -> tuple[list[str], Array]:
+def _distinct(texts: "Series") -> tuple[list[str], Array]:
     """Return the different texts in ascending order, and the place of each text among them."""
     names = texts.unique().sort()
     return names.to_list(), names.search_sorted(texts).to_numpy().astype(np.int64)

@@ -4,7 +4,7 @@ A message type is a frozen dataclass, registered under its kind. Its fields are
 
     Tensor, tuple[Tensor, …]     tensors, by the name of the field and their place
     Array                        a numpy array of numbers, or of a few texts
-    Series, tuple[Series, …]     columns of whole numbers or texts, however many
+    Column, tuple[Column, …]     columns of whole numbers or texts, however many
     bytes                        a long text
     anything else                what JSON can say, validated by its type
 
@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
-import polars as pl
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
@@ -27,8 +26,17 @@ from torch import Tensor
 from tdcd.core.codecs import Codec, Plain
 from tdcd.core.codecs.base import decode, encoded_like
 from tdcd.data.arrays import LONGEST, Array
-from tdcd.data.tables.alignment import id_array, id_series
 from tdcd.sites.messages.frames import Message, RefusedError, Stamp
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    Column = pl.Series
+else:
+
+    class Column:
+        """Stands for a polars series where types of messages are described: polars is loaded where one travels."""
+
 
 T = TypeVar("T")
 _PLAIN = (bool, int, float, str)
@@ -51,7 +59,7 @@ class _Field:
     adapter: TypeAdapter[Any]
 
 
-_FORMS: dict[Any, str] = {Tensor: "tensor", Array: "array", pl.Series: "series", bytes: "bytes"}
+_FORMS: dict[Any, str] = {Tensor: "tensor", Array: "array", Column: "series", bytes: "bytes"}
 KINDS: dict[str, type] = {}
 _FIELDS: dict[type, tuple[_Field, ...]] = {}
 _NAMES: dict[type, str] = {}
@@ -113,6 +121,10 @@ def _pack_one(one: _Field, name: str, value: Any) -> dict[str, Tensor]:
         return {name: torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0).byte()}
     if isinstance(value, np.ndarray) and value.dtype.kind != "U":
         return {name: torch.from_numpy(np.ascontiguousarray(value))}
+    import polars as pl
+
+    from tdcd.data.tables.alignment import id_array, id_series
+
     column = id_series(value) if isinstance(value, np.ndarray) else value
     if column.dtype != pl.String:
         return {name: torch.from_numpy(id_array(column))}
@@ -182,24 +194,30 @@ def _unpack_one(one: _Field, name: str, tensors: dict[str, Tensor]) -> Any:
     texts = _texts(tensors.pop(f"{name} letters"), tensors.pop(f"{name} ends"))
     if one.form == "series":
         return texts
+    from tdcd.data.tables.alignment import id_array
+
     longest: Any = texts.str.len_chars().max()
     if 4 * len(texts) * (longest or 0) > MODEST:
         raise RefusedError(f"{len(texts):,} texts of up to {longest} characters")
     return id_array(texts)
 
 
-def _whole_numbers(values: Tensor) -> pl.Series:
+def _whole_numbers(values: Tensor) -> Column:
+    import polars as pl
+
     if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
         raise RefusedError(f"{values.dtype} of shape {tuple(values.shape)}, not whole numbers")
     return pl.Series(values.numpy().astype(np.int64))
 
 
-def _texts(letters: Tensor, ends: Tensor) -> pl.Series:
+def _texts(letters: Tensor, ends: Tensor) -> Column:
     """Return texts from their bytes in UTF-8, one after the other, and where each ends; they take twice these at most.
 
     Raises:
         RefusedError: they are damaged, or no IDs and labels.
     """
+    import polars as pl
+
     if (letters.dtype, letters.ndim, ends.dtype, ends.ndim) != (torch.uint8, 1, torch.int64, 1):
         raise RefusedError("damaged texts")
     data, start = memoryview(letters.numpy().data), 0

@@ -6,10 +6,9 @@ size of each is known to whoever expects it: the tensors of the network, the row
 
 from typing import Literal
 
-import polars as pl
 from torch import Tensor
 
-from tdcd.sites.messages.packing import message
+from tdcd.sites.messages.packing import Column, message
 
 # From a client to its hub, before anything else
 
@@ -87,8 +86,8 @@ class ClientKeys:
     file: str
     named: tuple[str, ...]
     """The columns whose values are sent."""
-    ids: pl.Series
-    facts: tuple[pl.Series, ...]
+    ids: Column
+    facts: tuple[Column, ...]
 
 
 @message("request survey")
@@ -380,7 +379,7 @@ class Concluded:
 class AllIDs:
     """All IDs of a silo, where alignment is not private."""
 
-    ids: pl.Series
+    ids: Column
 
 
 @message("points")
@@ -401,7 +400,7 @@ class CommonPlaces:
 class HandedOver:
     """Labels or parts of the common IDs."""
 
-    values: pl.Series
+    values: Column
 
 
 @message("digests")
