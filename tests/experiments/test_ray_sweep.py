@@ -103,7 +103,9 @@ def statuses(path: Path) -> Mapping[str, str]:
     return {run.parent.name: json.loads(run.read_text())["status"] for run in path.glob("runs/*/result.json")}
 
 
-def test_stopped_and_bereft_it_ends_with_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_bereft_it_ends_with_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, flags = tmp_path / "modules", [tmp_path / "modules" / f"lost-{number}" for number in (0, 1)]
     folder.mkdir()
     (folder / "networks_of_mine.py").write_text(NETWORKS)
@@ -132,6 +134,7 @@ def test_stopped_and_bereft_it_ends_with_the_same_files(tmp_path: Path, monkeypa
                     ["runs/fragile,seed=1", "its process was killed by signal 9"]]  # fmt: skip
     assert sorted(again.ran) == ["runs/fragile,seed=1", "runs/linear,seed=1"]
     assert contents(tmp_path / "nodes") == contents(tmp_path / "here")
+    assert capsys.readouterr().out == "", "what Ray says of lost workers is for its logs"
 
 
 def test_nodes_must_share_the_directory_and_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
