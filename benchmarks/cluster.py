@@ -259,20 +259,24 @@ class Point:
     batch: int
     silos: int = 2
 
-    def row(self, calls: int | None = None) -> npt.NDArray[np.float64]:
-        """Return what its round is made of, see docs/scaling.md; by default all calls go through one machine."""
-        every = self.silos * (2 * self.nodes + self.silos) if calls is None else calls
+    def row(self) -> npt.NDArray[np.float64]:
+        """Return what its round is made of, see docs/scaling.md."""
         active = self.clients * -np.expm1(-self.batch / self.clients)
         work = np.array([group_count(self.clients), active, self.batch]) * self.silos / self.nodes
-        return np.array([1.0, every, *work])
+        return np.array([1.0, self.calls, *work, self.silos * self.batch * (self.nodes > 1)])
 
     @property
-    def busiest(self) -> int:
-        """The calls that wait for each other where each hub has a node of its own: the driver's and those of a hub."""
+    def calls(self) -> float:
+        """Those that wait for each other: the share of a node that has a hub or more; else the driver's and a hub's."""
+        if self.nodes <= self.silos:
+            return self.silos * (2 * self.nodes + self.silos) / self.nodes
         return 2 * self.silos + 2 * self.nodes
 
 
-COSTS = ("of a round", "of a call", "of a group of clients", "of a client with rows", "of a row")
+COSTS = (
+    *("of a round", "of a call", "of a group of clients", "of a client with rows", "of a row"),
+    "of a row from another node",
+)
 FITTED = [Point(1, 1_000, 2_000), Point(1, 1_000, 50_000), Point(1, 100_000, 2_000), Point(1, 100_000, 100_000),
           Point(1, 1_000, 2_000, 6), Point(2, 1_000, 2_000), Point(2, 1_000, 2_000, 6),
           Point(2, 100_000, 100_000)]  # fmt: skip
@@ -319,12 +323,17 @@ def scaling_table(options: argparse.Namespace) -> Table:
             point = Point(count, clients, max(2_000, clients // 10))
             if count > group_count(clients):
                 continue
-            computed = float(point.row(point.busiest) @ costs)
+            parts = point.row() * costs
+            computed = float(parts.sum())
             received = 2 * count * point.silos * 10 * 26 * 8 + 2 * point.silos * 4 * point.batch
             carried = (received / bandwidth + 8 * latency) * (count > 1)
-            limit = "the network" if carried > computed else "calls" if costs[1] * point.busiest > computed / 2 else ""
-            rate = f"{1 / (computed + carried):,.1f} rounds a second"
-            rate = f"{rate}; {limit or 'computing'}"
+            limits = {
+                "the network": carried,
+                "calls": parts[1],
+                "rows between nodes": parts[5],
+                "computing": parts[2:5].sum(),
+            }
+            rate = f"{1 / (computed + carried):,.1f} rounds a second; {max(limits, key=lambda what: limits[what])}"
             yield [f"{_shape(point)} (predicted)", "", f"{1e3 * (computed + carried):.1f} ms", rate]
 
 

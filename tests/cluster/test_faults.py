@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nodes import Nodes, kill
-from support import CODINGS, Problem, problem, run_command, same
+from support import CODINGS, USERS, Problem, distance, examples, problem, problems, run_command, same
 from tdcd.cluster import fold
 from tdcd.cluster.engine import ClusterEngine
 from tdcd.cluster.fleet import Call, MemoryFleet
@@ -34,6 +36,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "2000"}
 """A killed node is missed after seconds."""
 ROUNDS = 6
+KINDS = ("linear", "mlp", "mlp-tanh", "lstm", "cnn", "cnn-batchnorm", "dropout", *USERS)
 Strike = Callable[[Sequence[Call]], object]
 
 
@@ -123,6 +126,24 @@ def assert_undisturbed(drawn: Problem, training: Training, fleet: Struck) -> Non
     assert ours == measured
     for part in ("weights", "memory"):
         assert same(*({silo: getattr(s, part) for silo, s in which.items()} for which in (states, expected)))
+
+
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=problems(KINDS, dropouts=(0.0, 0.4)), sharing=st.sampled_from(["shared", "exact", "stale"]))
+def test_undisturbed_it_agrees_with_the_oracle(nodes: Nodes, drawn: Problem, sharing: Sharing) -> None:
+    """The contract of every engine, with actors of Ray rather than those of this process; to their bit."""
+    from tdcd.cluster.ray_fleet import connect
+
+    labels = next(iter(drawn.tasks.values())).labels
+    if sharing == "shared" or drawn.silo_dropout:
+        private = None
+    else:
+        private = PrivateLabels("silo-0", sharing, labels, drawn.objective, None, drawn.seed)
+    engine = ClusterEngine(drawn.training(private), connect(nodes.address))
+    ours = drawn.run(engine, 2)
+    engine.close()  # the next example has its actors
+    assert same(ours, drawn.run(ClusterEngine(drawn.training(private), MemoryFleet(3)), 2))
+    assert distance(ours, drawn.run(drawn.engine("oracle", private=private), 2)) < 1e-9
 
 
 @pytest.mark.parametrize("sharing", ["shared", "exact", "stale"])

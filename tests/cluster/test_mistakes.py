@@ -72,6 +72,7 @@ def test_without_ray(job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     ("address", "says"),
     [
         ("127.0.0.1", "address 127.0.0.1: HOST:PORT is wanted, as in 127.0.0.1:6379"),
+        ("6379", "address 6379: HOST:PORT is wanted, as in HOST:6379"),
         ("ray://127.0.0.1:10001", "Ray Client is not used"),
         ("127.0.0.1:1", "no Ray cluster at 127.0.0.1:1: Connection refused; start one with: ray start --head"),
     ],

@@ -2,7 +2,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ from tdcd.errors import DataError
 
 def keys(silo: str, client: str, ids: Sequence[int | str], **facts: Any) -> Keys:
     table = Table(silo, client, Path(f"{silo}-{client}.csv"), TableSettings(id="id"))
-    return Keys(table, pl.Series("id", ids), {name: np.array(values) for name, values in facts.items()})
+    return Keys(table, pl.Series("id", ids), {name: pl.Series(values) for name, values in facts.items()})
 
 
 def two(bank: Sequence[int], insurer: Sequence[int]) -> Mapping[str, Sequence[Keys]]:
@@ -85,14 +84,14 @@ def test_the_file(tmp_path: Path) -> None:
     }
     alignment = align(record, {"label": ("bank", "y"), "part": ("bank", "part")})[0]
     assert alignment.ids.to_list() == [3, 5, 9]
-    assert alignment.handed["label"].tolist() == ["1", "0", "0"]
+    assert alignment.handed["label"].to_list() == ["1", "0", "0"]
     assert parts_from(alignment.handed["part"], "part").tolist() == [Part.TEST, Part.TRAIN, Part.TRAIN]
     path = tmp_path / "x.parquet"
     alignment.save(path)
     again = Alignment.load(path)
     assert again.fingerprint == alignment.fingerprint
     assert again.shares == alignment.shares
-    assert {name: values.tolist() for name, values in again.handed.items()} == {
+    assert {name: values.to_list() for name, values in again.handed.items()} == {
         "label": ["1", "0", "0"],
         "part": ["test", "train", "train"],
     }
@@ -164,10 +163,10 @@ def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
         ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"])
     path.write_text("id,y\n1,0\n2,maybe\n3,1.0\n4,1.50\n")
     facts = ClientTable(Table("bank", "north", path, TableSettings(id="id"))).read_keys(["y"]).facts
-    assert facts["y"].tolist() == ["0", "maybe", "1", "1.5"]
+    assert facts["y"].to_list() == ["0", "maybe", "1", "1.5"]
     path.write_text("id;y\n1;1.234\n2;2,50\n")
     german = TableSettings(id="id", separator=";", decimal=",", thousands=".")
-    assert ClientTable(Table("bank", "north", path, german)).read_keys(["y"]).facts["y"].tolist() == ["1234", "2.5"]
+    assert ClientTable(Table("bank", "north", path, german)).read_keys(["y"]).facts["y"].to_list() == ["1234", "2.5"]
     path.write_text("id,y\n1,0\n")
     path.write_text("id,y\n1,0\n2," + 300 * "x" + "\n")
     with pytest.raises(DataError, match="column 'y' has more than 256 characters in row 2"):
@@ -176,10 +175,10 @@ def test_facts_have_a_value_in_every_row(tmp_path: Path) -> None:
 
 def test_parts_are_words() -> None:
     with pytest.raises(DataError, match="'fold' says a, b; it may say train, validation, test"):
-        parts_from(np.array(["a", "train", "b"]), "fold")
+        parts_from(pl.Series(["a", "train", "b"]), "fold")
 
 
 def test_gathered_is_by_id() -> None:
     record = {"bank": [keys("bank", "a", [3, 1], y=[30.0, 10.0]), keys("bank", "b", [2, 9], y=[20.0, 90.0])],
             "insurer": [keys("insurer", "all", [1, 2, 3])]}  # fmt: skip
-    assert gather_facts(align(record, {})[1]["bank"], "y").tolist() == [10.0, 20.0, 30.0]
+    assert gather_facts(align(record, {})[1]["bank"], "y").to_list() == [10.0, 20.0, 30.0]

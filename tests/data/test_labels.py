@@ -1,4 +1,4 @@
-import numpy as np
+import polars as pl
 import pytest
 
 from tdcd.core.objectives import Meaning
@@ -7,28 +7,28 @@ from tdcd.errors import DataError
 
 
 def test_binary() -> None:
-    labels, classes = encode_labels(np.array(["1", "0", "1"]), "binary")
+    labels, classes = encode_labels(pl.Series(["1", "0", "1"]), "binary")
     assert labels.tolist() == [1, 0, 1]
     assert classes == ("0", "1")
-    labels, classes = encode_labels(np.array(["<=50K", ">50K", "<=50K"]), "binary", ">50K")
+    labels, classes = encode_labels(pl.Series(["<=50K", ">50K", "<=50K"]), "binary", ">50K")
     assert labels.tolist() == [0, 1, 0]
     assert classes == ("<=50K", ">50K")
-    labels, classes = encode_labels(np.array(["2", "1"]), "binary", 1)
+    labels, classes = encode_labels(pl.Series(["2", "1"]), "binary", 1)
     assert labels.tolist() == [0, 1]
     assert classes == ("2", "1")
 
 
 def test_classes_are_in_ascending_order() -> None:
-    labels, classes = encode_labels(np.array(["10", "2", "10", "3"]), "classes")
+    labels, classes = encode_labels(pl.Series(["10", "2", "10", "3"]), "classes")
     assert labels.tolist() == [2, 0, 2, 1]
     assert classes == ("2", "3", "10")
-    labels, classes = encode_labels(np.array(["pear", "apple"]), "classes")
+    labels, classes = encode_labels(pl.Series(["pear", "apple"]), "classes")
     assert labels.tolist() == [1, 0]
     assert classes == ("apple", "pear")
 
 
 def test_regression() -> None:
-    labels, classes = encode_labels(np.array(["1.5", "-2"]), "numbers")
+    labels, classes = encode_labels(pl.Series(["1.5", "-2"]), "numbers")
     assert labels.tolist() == [1.5, -2.0]
     assert classes == ()
 
@@ -40,9 +40,9 @@ def test_regression() -> None:
         (["a", "b", "c"], "binary", "a", r"there are 3, a \(1\), b \(1\), c \(1\); .*wants two"),
         (["a", "b"], "binary", "d", "no label is 'd'; there is a, b"),
         (["a", "b"], "numbers", None, "wants numbers, not texts such as 'a'"),
-        (np.arange(2000).astype(str), "classes", None, "2,000 different ones are too many classes"),
+        (list(map(str, range(2000))), "classes", None, "2,000 different ones are too many classes"),
     ],
 )
-def test_labels_that_do_not_fit(values: object, meaning: Meaning, positive: str | None, message: str) -> None:
+def test_labels_that_do_not_fit(values: list[str], meaning: Meaning, positive: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        encode_labels(np.array(values), meaning, positive)
+        encode_labels(pl.Series(values), meaning, positive)

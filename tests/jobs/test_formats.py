@@ -125,7 +125,7 @@ def test_a_site_file_says_how_its_table_is_written(folder: Path) -> None:
     site = read_site(folder / "deployed" / "bank" / "client-south.toml", ClientSite)
     assert site.table.model_dump(exclude_unset=True) == SOUTH
     keys = OwnTable(shared, identity, site, lambda line: None).send_keys(RequestKeys(""))
-    assert keys.ids.tolist() == list(range(60, 120))
+    assert keys.ids.to_list() == list(range(60, 120))
     encoded = ClientSite.model_validate({"table": {"encoding": "cp1252"}}).table
     other = OwnTable(shared, identity, site.model_copy(update={"table": encoded}), lambda line: None)
     with pytest.raises(DataError, match="Are its cells separated by ';'. Set silos.bank.separator, or separator for"):

@@ -180,7 +180,7 @@ def test_an_alignment_that_hands_labels_over_is_refused_where_they_are_kept(tmp_
 def test_classes_that_the_job_names() -> None:
     from tdcd.data.label_encoding import encode_labels, encode_labels_alone
 
-    texts = np.array(["b", "a", "b"])
+    texts = pl.Series(["b", "a", "b"])
     assert encode_labels(texts, "classes", known=["b", "a", "c"])[0].tolist() == [0, 1, 0]
     with pytest.raises(tdcd.DataError, match="unknown label b; the job's labels.classes are a, c"):
         encode_labels(texts, "classes", known=["a", "c"])
@@ -193,7 +193,7 @@ def test_classes_that_the_job_names() -> None:
         encode_labels_alone(texts, "binary", "a", ["a", "c"])
     with pytest.raises(tdcd.DataError, match="the binary loss wants 0, 1"):
         encode_labels_alone(texts, "binary", None, None)
-    assert encode_labels_alone(np.array(["1.5", "2"]), "numbers", None, None).tolist() == [1.5, 2.0]
+    assert encode_labels_alone(pl.Series(["1.5", "2"]), "numbers", None, None).tolist() == [1.5, 2.0]
 
 
 # The audit

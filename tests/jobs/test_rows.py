@@ -302,13 +302,13 @@ def test_other_texts_are_categories(tmp_path: Path, text: str) -> None:
 
 
 def test_labels_that_are_texts_are_taken_as_they_are_written() -> None:
-    texts = np.array(["1E5", "100000", "beta", "1E5"])
+    texts = pl.Series(["1E5", "100000", "beta", "1E5"])
     assert encode_labels(texts, "classes")[1] == ("100000", "1E5", "beta")
-    labels, classes = encode_labels(np.array(["1E5", "100000", "7"]), "classes")
+    labels, classes = encode_labels(pl.Series(["1E5", "100000", "7"]), "classes")
     assert (labels.tolist(), classes) == ([1, 1, 0], ("7", "100000"))
     with pytest.raises(tdcd.DataError, match="squared-error wants numbers, not texts such as '1_10'"):
-        encode_labels(np.array(["1_10", "2"]), "numbers")
-    assert encode_labels(np.array(["1_10", "110"]), "classes")[1] == ("110", "1_10")
+        encode_labels(pl.Series(["1_10", "2"]), "numbers")
+    assert encode_labels(pl.Series(["1_10", "110"]), "classes")[1] == ("110", "1_10")
 
 
 def test_labels_beside_texts_are_told_apart_in_tables(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_an_alignment_is_reused_and_verified(tables: Path) -> None:
     fresh = tdcd.load_data(written(tables)).federation
     assert tdcd.load_data(job).federation.fingerprint() == fresh.fingerprint()
     assert (
-        Alignment.load(file).handed["label"].astype(int).sum()
+        Alignment.load(file).handed["label"].cast(int).sum()
         == pl.read_parquet(tables / "everything.parquet")[15:105]["default"].sum()
     )
     south = pl.read_csv(tables / "south.csv")

@@ -3,13 +3,16 @@
 import asyncio
 import resource
 import socket
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
+from tdcd.data.arrays import LONGEST
 from tdcd.sites.hub.inbox import WAITING
 from tdcd.sites.hub.main import FILES, SPARE, allow_connections
 from tdcd.sites.messages.calls import Hello
@@ -25,6 +28,7 @@ from tdcd.sites.messages.frames import (
     frames,
 )
 from tdcd.sites.messages.packing import pack, unpack
+from tdcd.sites.messages.predictions import MOST_IDS, Predict
 from tdcd.sites.messages.types import AllIDs, End, SiloEmbeddings
 from tdcd.sites.security.identity import Identity
 from tdcd.sites.security.tls import Open
@@ -159,14 +163,29 @@ def test_a_meeting_refuses_what_cannot_be(change: dict[str, Any], why: str, tmp_
 
 
 def test_a_few_long_texts_do_not_blow_up_many_short_ones() -> None:
-    short = np.array(["no", "yes"] * 50 + ["prefers not to say, as is everybody's good right"])
-    assert (unpack(pack(AllIDs(short)), AllIDs).ids == short).all(), "of few texts any may be long"
-    ids = np.array([*map(str, range(200_000)), "x" * 200])
-    message = pack(AllIDs(ids))
-    with pytest.raises(RefusedError, match="a few are much longer"):
-        unpack(message, AllIDs)
-    similar = np.array([f"customer-{number}" for number in range(1000)])
-    assert (unpack(pack(AllIDs(similar)), AllIDs).ids == similar).all()
+    for texts in (["7"] * 300_000, [f"{number:036}" for number in range(300_000)], [""] * 300_000):
+        message = pack(AllIDs(pl.Series([*texts, LONGEST * "x"])))
+        ids, peak = unpacked(message)
+        assert len(ids) == 300_001
+        assert ids.estimated_size() <= 2 * message.nbytes
+        assert peak < 1 << 24, "beside the column, which is not of Python's memory"
+    few = np.array(["no", "yes"] * 50 + ["prefers not to say, as is everybody's good right"])
+    assert (unpack(pack(Predict("run", 1, few)), Predict).ids == few).all(), "of few texts any may be long"
+    many = np.array([*map(str, range(MOST_IDS)), LONGEST * "x"])
+    with pytest.raises(RefusedError, match="2,049 texts of up to 256 characters"):
+        unpack(pack(Predict("run", 1, many)), Predict)
+    assert (unpack(pack(Predict("run", 1, many[1:])), Predict).ids == many[1:]).all()
+    with pytest.raises(RefusedError, match="more than 256 characters"):
+        unpack(pack(AllIDs(pl.Series([(1 << 20) * "x"]))), AllIDs)
+
+
+def unpacked(message: Message) -> tuple[pl.Series, int]:
+    """Return the IDs of a message, and the most memory of Python meanwhile."""
+    tracemalloc.start()
+    try:
+        return unpack(message, AllIDs).ids, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_header_with_many_tensors_takes_no_time_but_that_of_its_bytes() -> None:

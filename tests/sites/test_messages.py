@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from google.protobuf.message import DecodeError
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from tdcd.data.arrays import Array
+from tdcd.data.tables.alignment import id_array
 from tdcd.sites.messages import frames as messages
 from tdcd.sites.messages.frames import (
     CHUNK,
@@ -27,6 +28,7 @@ from tdcd.sites.messages.frames import (
     frames,
 )
 from tdcd.sites.messages.packing import KINDS, message, pack, unpack
+from tdcd.sites.messages.predictions import Predict
 from tdcd.sites.messages.types import AllIDs, ClientKeys, LaterGradients
 from tdcd.sites.transport.wire import tdcd_pb2 as wire
 from tdcd.sites.transport.wire.frames import from_wire, to_wire
@@ -121,23 +123,25 @@ def test_texts_and_numbers(texts: list[str], numbers: list[int]) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError:
         return  # half a surrogate pair is no text
-    for values in (np.array(texts, dtype=np.str_), np.array(numbers, dtype=np.int64)):
-        result = unpack(carry(pack(AllIDs(values))), AllIDs)
-        assert result.ids.tolist() == values.tolist()
+    for values in (pl.Series(texts, dtype=pl.String), pl.Series(numbers, dtype=pl.Int64)):
+        assert unpack(carry(pack(AllIDs(values))), AllIDs).ids.equals(values)
+        assert unpack(carry(pack(Predict("run", 1, id_array(values)))), Predict).ids.tolist() == values.to_list()
 
 
 def test_texts_with_nul_are_refused() -> None:
-    """Arrays of texts do not tell a NUL at the end from the end."""
+    """Arrays and digests of texts do not tell a NUL from their end."""
     letters, ends = torch.tensor([97, 0], dtype=torch.uint8), torch.tensor([2])
     with pytest.raises(RefusedError, match="'ids' .*'ids'.*: the character NUL in a text"):
         unpack(Message("ids", {}, {"ids letters": letters, "ids ends": ends}), AllIDs)
 
 
 def test_damaged_texts_are_refused() -> None:
-    good: Array = np.array(["ab", "c"])
-    for name, value in (("ids ends", [1, 9]), ("ids ends", [3, 2]), ("ids letters", [255, 255, 255])):
-        tensors = dict(pack(AllIDs(good)).tensors)
-        tensors[name] = torch.tensor(value, dtype=tensors[name].dtype)
+    good = pl.Series(["ab", "c"])
+    for ends in ([1, 9], [3, 2], [-1, 3], [1, 2]):
+        with pytest.raises(RefusedError, match="damaged texts"):
+            unpack(Message("ids", {}, {**pack(AllIDs(good)).tensors, "ids ends": torch.tensor(ends)}), AllIDs)
+    for name, value in (("ids letters", torch.tensor([255, 255, 255]).byte()), ("ids ends", torch.tensor([2.0, 3.0]))):
+        tensors = {**pack(AllIDs(good)).tensors, name: value}
         with pytest.raises(RefusedError, match="ids"):
             unpack(Message("ids", {}, tensors), AllIDs)
     with pytest.raises(RefusedError, match="without 'ids'"):
@@ -205,7 +209,7 @@ def test_a_hundred_thousand_spoilt_streams_do_no_harm() -> None:
         to_wire(frame).SerializeToString()
         for message in (
             Message("weights", {"a": 1}, {"w": torch.randn(3, 2), "b": torch.arange(3)}, STAMP),
-            pack(AllIDs(np.array(["x", "yy"])), STAMP),
+            pack(AllIDs(pl.Series(["x", "yy"])), STAMP),
             Message("ready", {"rows": [1, 2], "text": "ü"}),
         )
         for frame in frames(message)
@@ -246,10 +250,11 @@ def test_names_that_users_choose_are_no_fields() -> None:
     envelope = pack(LaterGradients((torch.zeros(1), torch.ones(2))))
     assert list(envelope.tensors) == ["scores/0", "scores/1"]
     assert envelope.facts == {"scores": 2}
-    keys = ClientKeys("d", False, True, ("ids", "facts"), "x.csv", ("ids letters",), np.array([1]), (np.array(["a"]),))
+    ids, facts = pl.Series([1]), (pl.Series(["a"]),)
+    keys = ClientKeys("d", False, True, ("ids", "facts"), "x.csv", ("ids letters",), ids, facts)
     assert set(pack(keys).tensors) == {"ids", "facts/0 letters", "facts/0 ends"}
     got = unpack(carry(pack(keys)), ClientKeys)
-    assert (got.columns, got.named, got.facts[0].tolist()) == (("ids", "facts"), ("ids letters",), ["a"])
+    assert (got.columns, got.named, got.facts[0].to_list()) == (("ids", "facts"), ("ids letters",), ["a"])
 
 
 @pytest.mark.parametrize(
@@ -273,7 +278,7 @@ def test_a_message_has_its_fields_and_no_others(spoil: Callable[[Message], Messa
 
 
 def test_values_are_of_the_types_that_a_message_says() -> None:
-    envelope = pack(ClientKeys("d", False, True, ("a",), "x.csv", (), np.array([1]), ()))
+    envelope = pack(ClientKeys("d", False, True, ("a",), "x.csv", (), pl.Series([1]), ()))
     for name, value in (("digest", 7), ("unchanged", 1), ("columns", [1]), ("columns", "a"), ("file", None)):
         with pytest.raises(RefusedError, match=f"without '{name}', or with a malformed one"):
             unpack(replace(envelope, facts={**envelope.facts, name: value}), ClientKeys)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nacl.bindings
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,7 +143,7 @@ def test_progress_counts_every_point() -> None:
 
 def test_a_member_that_is_started_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdcd.sites.hub.psi.BLOCK", 40)
-    ids = np.arange(100)
+    ids = pl.Series(np.arange(100))
     folder = tmp_path / "aligning"
 
     def member(about: str = "bank") -> Member:

@@ -23,6 +23,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody was asked
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of attempts that were given up
 try:
     import ray
+    from ray._private import worker as ray_worker
     from ray.exceptions import RayError
 except ImportError as error:
     raise ClusterError(f"Ray is not installed ({error}); pip install 'tdcd[ray]'") from error
@@ -118,6 +119,7 @@ def join(address: str | None) -> Session:
     others = ray.is_initialized()
     if not others:
         _check_address(address)
+        _drop_reports()
     context = _init(address)
     info, url = context.address_info, context.dashboard_url
     session = Session(
@@ -145,6 +147,20 @@ def _init(address: str | None) -> Any:
     finally:
         if main:  # Ray would end this process without a checkpoint
             signal.signal(signal.SIGTERM, on_end)
+
+
+def _drop_reports() -> None:
+    """Keep off standard output what nodes report of lost workers: Ray prints it there, whatever is done with logs."""
+    forward = getattr(ray_worker, "print_to_stdstream", None)
+    if forward is None or getattr(forward, "drops_reports", False):
+        return
+
+    def print_other(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        if data.get("pid") != "raylet":
+            forward(data, *arguments, **options)
+
+    print_other.drops_reports = True  # type: ignore[attr-defined]
+    ray_worker.print_to_stdstream = print_other
 
 
 @contextmanager
@@ -200,7 +216,8 @@ def _check_address(address: str | None) -> None:
         )
     host, _, port = str(address).rpartition(":")
     if not host or not port.isdecimal():
-        raise ClusterError(f"address {address}: HOST:PORT is wanted, as in {address}:6379, or auto")
+        example = f"{address}:6379" if port and not port.isdecimal() else f"HOST:{port or 6379}"
+        raise ClusterError(f"address {address}: HOST:PORT is wanted, as in {example}, or auto")
     try:
         _reach(str(address))
     except OSError as error:

@@ -1,12 +1,16 @@
 """What a column of labels means to a loss."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tdcd.core.objectives import Meaning
 from tdcd.data.arrays import NUMBER, Array
 from tdcd.errors import DataError, join_names
+
+if TYPE_CHECKING:
+    from polars import Series
 
 MOST_CLASSES = 1000
 
@@ -20,7 +24,7 @@ class LabelError(DataError):
 
 
 def encode_labels(
-    texts: Array, meaning: Meaning, positive: str | int | None = None, known: Sequence[str] | None = None
+    texts: "Series", meaning: Meaning, positive: str | int | None = None, known: Sequence[str] | None = None
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels, as they stand in tables, into those of a loss.
 
@@ -38,7 +42,7 @@ def encode_labels(
     """
     if known is not None:
         return _known(texts, meaning, positive, known)
-    names, places = np.unique(texts, return_inverse=True)
+    names, places = _distinct(texts)
     numbers = as_numbers(names)
     if meaning == "numbers":
         if numbers is None:
@@ -51,17 +55,17 @@ def encode_labels(
             "right column? Do all silos know those with other labels?"
         )
     if meaning == "binary":
-        return _binary(places, names.tolist(), positive)
+        return _binary(places, names, positive)
     if len(names) > MOST_CLASSES:
         raise DataError(f"labels: {len(names):,} different ones are too many classes; is it a regression?")
     if numbers is not None:  # by their size, 2 before 10; 1E5 and 100000 are one
         _, first, rank = np.unique(numbers, return_index=True, return_inverse=True)
-        names, places = names[first], rank[places]
-    return places.astype(np.int64), tuple(names.tolist())
+        names, places = [names[place] for place in first.tolist()], rank[places]
+    return places.astype(np.int64), tuple(names)
 
 
 def encode_labels_alone(
-    texts: Array, meaning: Meaning, positive: str | int | None, known: Sequence[str] | None
+    texts: "Series", meaning: Meaning, positive: str | int | None, known: Sequence[str] | None
 ) -> Array:
     """Turn one client's labels into those of a loss, without knowing those of others. See ``coded``.
 
@@ -84,21 +88,22 @@ def must_name(meaning: Meaning, positive: str | int | None) -> bool:
     return meaning == "classes" or (meaning == "binary" and positive is not None)
 
 
-def again(texts: Array, classes: Sequence[str], where: str = "in training there was") -> Array:
+def again(texts: "Series", classes: Sequence[str], where: str = "in training there was") -> Array:
     """Turn labels into the numbers of classes that are known before; ``where`` says from where.
 
     Raises:
         DataError: a label that did not occur then.
     """
+    every, own = _distinct(texts)
     if not classes:
-        numbers = as_numbers(texts)
+        numbers = as_numbers(every)
         if numbers is None:
-            text = _first_text(texts)
+            text = _first_text(every)
             raise LabelError(f"labels: numbers are wanted, not texts such as '{text}'", text)
-        return numbers
+        return numbers[own]
     places = {name: place for place, name in enumerate(classes)}
-    names = set(texts.tolist())
-    values = as_numbers(np.array(classes))
+    names = set(every)
+    values = as_numbers(classes)
     if values is not None:  # 1E5 is the class 100000 where all classes are numbers
         by_value = {value: place for place, value in enumerate(values.tolist())}
         others = {name: float(name) for name in names - set(places) if NUMBER.fullmatch(name)}
@@ -106,11 +111,11 @@ def again(texts: Array, classes: Sequence[str], where: str = "in training there 
     strange = sorted(names - set(places))
     if strange:
         raise LabelError(f"unknown label {join_names(strange)}; {where} {join_names(classes)}", strange[0])
-    return np.array([places[text] for text in texts.tolist()])
+    return np.array([places[name] for name in every])[own]
 
 
 def _known(
-    texts: Array, meaning: Meaning, positive: str | int | None, known: Sequence[str]
+    texts: "Series", meaning: Meaning, positive: str | int | None, known: Sequence[str]
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels into numbers where all that there are are known."""
     if meaning == "binary":
@@ -119,11 +124,17 @@ def _known(
     return again(texts, known, "the job's labels.classes are"), tuple(known)
 
 
-def as_numbers(names: Array) -> Array | None:
+def _distinct(texts: "Series") -> tuple[list[str], Array]:
+    """Return the different texts in ascending order, and the place of each text among them."""
+    names = texts.unique().sort()
+    return names.to_list(), names.search_sorted(texts).to_numpy().astype(np.int64)
+
+
+def as_numbers(names: Sequence[str]) -> Array | None:
     """Return texts as finite numbers, if all of them are; 1_10 is none."""
-    if not all(map(NUMBER.fullmatch, names.tolist())):
+    if not all(map(NUMBER.fullmatch, names)):
         return None
-    numbers = names.astype(np.float64)
+    numbers = np.array([float(name) for name in names])
     return numbers if np.isfinite(numbers).all() else None
 
 
@@ -138,8 +149,8 @@ def same_numbers(classes: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def _first_text(names: Array) -> str:
-    return next(str(name) for name in names if as_numbers(np.array([name])) is None)
+def _first_text(names: Sequence[str]) -> str:
+    return next(name for name in names if as_numbers([name]) is None)
 
 
 def _binary(places: Array, classes: Sequence[str], positive: str | int | None) -> tuple[Array, tuple[str, ...]]:

@@ -84,7 +84,10 @@ class Room:
         """A process waits for room."""
         if not self.taken and not self.said and time.monotonic() - self.since > PATIENCE:
             self.said = True
-            self.on_note("waiting for free cores on the cluster; ray status shows who has them")
+            self.on_note(
+                f"no process has started on the cluster for {PATIENCE:.0f} s: if it has no free cores, "
+                "ray status shows who has them; waiting"
+            )
 
 
 class NodeProcess:

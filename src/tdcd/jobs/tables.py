@@ -109,7 +109,7 @@ class OpenTables:
             )
         for name, (silo, column) in wanted.items():
             now = gather_facts(keys[silo], column)
-            if not np.array_equal(now, result.handed[name]):
+            if not now.equals(result.handed[name]):
                 raise DataError(
                     f"{path}: column '{column}' of silo '{silo}' has changed since it was made; "
                     "align again with: tdcd align JOB.toml"
@@ -117,7 +117,7 @@ class OpenTables:
         self._check(result, keys)
         return result, keys
 
-    def labels(self, alignment: Alignment, keys: Placed) -> Array:
+    def labels(self, alignment: Alignment, keys: Placed) -> pl.Series:
         """Return the label of every common ID."""
         silo = self.job.labels.label_holder or next(iter(self.clients))
         return labels_of_ids(self.job, silo, alignment, keys[silo])
@@ -163,7 +163,7 @@ class OpenTables:
                 if differ.any():
                     raise DataError(
                         f"silos '{first}' and '{silo}' contradict each other: the {what} of {int(differ.sum())} IDs "
-                        f"differs: {join_names(alignment.ids.filter(pl.Series(differ)).to_list())}"
+                        f"differs: {join_names(alignment.ids.filter(differ).to_list())}"
                     )
 
 
@@ -192,7 +192,7 @@ def silo_features(job: TableJob, silo: str, tables: Sequence[TableHead], dealt_b
     return feature_columns(tables, known, none=own.label is not None and job.labels.silo == silo)
 
 
-def labels_of_ids(job: TableJob, silo: str, alignment: Alignment, keys: Sequence[PlacedKeys]) -> Array:
+def labels_of_ids(job: TableJob, silo: str, alignment: Alignment, keys: Sequence[PlacedKeys]) -> pl.Series:
     """Return the label of every common ID: as was handed over with it, or as a silo has it."""
     if LABEL in alignment.handed:
         return alignment.handed[LABEL]
@@ -200,7 +200,7 @@ def labels_of_ids(job: TableJob, silo: str, alignment: Alignment, keys: Sequence
 
 
 def encode_silo_labels(
-    job: TableJob, silo: str, texts: Array, keys: Sequence[PlacedKeys]
+    job: TableJob, silo: str, texts: pl.Series, keys: Sequence[PlacedKeys]
 ) -> tuple[Array, tuple[str, ...]]:
     """Turn labels of the common IDs into those of the loss, and name the classes.
 
@@ -338,7 +338,7 @@ def _dealt(
     """Deal the training rows of a silo's one file to simulated clients."""
     training = parts == Part.TRAIN
     column = opened.dealt_by(silo)
-    facts = {column: gather_facts(keys, column)[training]} if column else {}
+    facts = {column: id_array(gather_facts(keys, column))[training]} if column else {}
     rows = SiloRows(silo, id_array(alignment.ids)[training], labels[training], facts)
     owner = np.empty(len(rows.ids), dtype=np.int64)
     clients = split.deal(rows, count(opened.job, silo), opened.job.data.seed)

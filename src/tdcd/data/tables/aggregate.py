@@ -69,15 +69,15 @@ class RowGroups:
                 )
         return cls(table, unique, group, heads + 1, last)
 
-    def fact(self, column: str, values: Array) -> Array:
+    def fact(self, column: str, values: pl.Series) -> pl.Series:
         """Return a label, or something else that goes with an ID: of its last row, or of all of its rows alike.
 
         Raises:
             DataError: rows of an ID contradict each other.
         """
         if self.table.settings.fact_rule(column) == "last":
-            return np.take(values, self.last)
-        differ = values != values[self.heads - 1][self.group]
+            return values.gather(self.last)
+        differ = (values != values.gather((self.heads - 1)[self.group])).to_numpy()
         if differ.any():
             row = int(np.argmax(differ))
             group = int(self.group[row])
@@ -86,7 +86,7 @@ class RowGroups:
                 f"{self.ids[group]}. Correct it, or take that of the last row: silos.{self.table.silo}.aggregate = "
                 f'{{ {column} = "last", … }}'
             )
-        return np.take(values, self.heads - 1)
+        return values.gather(self.heads - 1)
 
     def places(self, batch: Batch) -> Array:
         """Return the numbers of the IDs in a batch of joined rows."""

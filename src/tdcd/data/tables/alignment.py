@@ -37,7 +37,7 @@ class Keys:
     table: TableHead
     ids: pl.Series
     """Whole numbers or texts, in the order of the rows."""
-    facts: Mapping[str, Array]
+    facts: Mapping[str, pl.Series]
     """Labels, parts and the like, by column: a text for each row; whole numbers without a point."""
 
 
@@ -69,7 +69,7 @@ class Alignment:
     """Whole numbers or texts, in ascending order."""
     shares: Mapping[str, Mapping[str, Share]]
     """By silo and client."""
-    handed: Mapping[str, Array]
+    handed: Mapping[str, pl.Series]
     """What was handed to all silos for each ID: "label", "part"."""
 
     @property
@@ -113,7 +113,7 @@ class Alignment:
                 silo: {client: Share(int(a), int(b), str(c)) for client, (a, b, c) in clients.items()}
                 for silo, clients in record["silos"].items()
             }
-            handed = {name: id_array(frame[name]) for name in frame.columns if name != "id"}
+            handed = {name: frame[name] for name in frame.columns if name != "id"}
             result = cls(_checked_ids(frame["id"]), shares, handed)
         except _DAMAGE as error:
             raise DataError(f"{path}: damaged, not an alignment of tdcd ({type(error).__name__})") from error
@@ -197,7 +197,9 @@ def as_kind(ids: pl.Series, kind: str) -> pl.Series:
 
 def id_series(values: Array) -> pl.Series:
     """Return an array of IDs as a series."""
-    return pl.Series("id", values.tolist() if values.dtype.kind == "U" else values.astype(np.int64))
+    if values.dtype.kind == "U":
+        return pl.Series("id", values.tolist(), dtype=pl.String)
+    return pl.Series("id", values.astype(np.int64))
 
 
 def _checked_ids(ids: pl.Series) -> pl.Series:
@@ -252,17 +254,19 @@ def align(
     return Alignment(common, shares, values), placed
 
 
-def gather_facts(keys: Sequence[PlacedKeys], column: str) -> Array:
+def gather_facts(keys: Sequence[PlacedKeys], column: str) -> pl.Series:
     """Return what a silo's clients tell of the common IDs, in their order."""
-    return _by_id(keys, [key.facts[column] for key in keys])
+    return pl.concat([key.facts[column] for key in keys]).gather(_rows_by_id(keys))
 
 
 def find_fact(keys: Sequence[PlacedKeys], column: str, value: str) -> str:
     """Say where a value first stands in a column, among rows with common IDs; nothing where that is not known."""
     for key in keys:
-        there = key.facts[column] == value if column in key.facts else np.zeros(len(key.ids), dtype=bool)
-        if (there & (key.places >= 0)).any():
-            place = int(np.argmax(there & (key.places >= 0)))
+        if column not in key.facts:
+            continue
+        there = (key.facts[column] == value).to_numpy() & (key.places >= 0)
+        if there.any():
+            place = int(np.argmax(there))
             row = f"at ID {key.ids[place]}" if key.table.settings.aggregate else f"in row {place + 1}"
             return f"; the first '{value}' is {row} of {key.table}"
     return ""
@@ -275,25 +279,26 @@ def client_places(keys: Sequence[PlacedKeys]) -> dict[str, Array]:
 
 def owners(keys: Sequence[PlacedKeys]) -> Array:
     """Return the number of the client that holds each common ID."""
-    return _by_id(keys, [np.full(len(key.ids), number) for number, key in enumerate(keys)])
+    owner: Array = np.repeat(np.arange(len(keys)), [len(key.ids) for key in keys])[_rows_by_id(keys)]
+    return owner
 
 
-def _by_id(keys: Sequence[PlacedKeys], facts: Sequence[Array]) -> Array:
-    """Bring a fact of each client's rows into the order of the common IDs, each of which one client has."""
-    values, places = np.concatenate(facts), np.concatenate([key.places for key in keys])
-    there = places >= 0
-    result = np.empty(int(there.sum()), dtype=values.dtype)
-    result[places[there]] = values[there]
-    return result
+def _rows_by_id(keys: Sequence[PlacedKeys]) -> Array:
+    """Return, for each common ID, its row among the clients' rows one after the other; one client has it."""
+    places = np.concatenate([key.places for key in keys])
+    held = np.flatnonzero(places >= 0)
+    rows = np.empty_like(held)
+    rows[places[held]] = held
+    return rows
 
 
-def parts_from(values: Array, column: str) -> Array:
+def parts_from(values: pl.Series, column: str) -> Array:
     """Turn the words of a split column into parts."""
-    words = {part.word: part for part in Part}
-    strange = sorted({str(value) for value in np.unique(values)} - set(words))
+    words = {part.word: int(part) for part in Part}
+    strange = sorted(set(values.unique().to_list()) - set(words))
     if strange:
         raise DataError(f"data.split_column: '{column}' says {join_names(strange)}; it may say {join_names(words)}")
-    return np.array([words[str(value)] for value in values.tolist()], dtype=np.int8)
+    return values.replace_strict(words, return_dtype=pl.Int8).to_numpy()
 
 
 def unique_ids(keys: Sequence[Keys]) -> pl.Series:
@@ -334,9 +339,8 @@ def id_array(series: pl.Series) -> Array:
     return series.to_numpy(writable=True)
 
 
-def digest(values: pl.Series | Array) -> str:
+def digest(series: pl.Series) -> str:
     """Return a digest of whole numbers or texts without NUL, in their order."""
-    series = values if isinstance(values, pl.Series) else pl.Series(values.tolist())
     if series.dtype == pl.String:
         content = ("texts\0" + (series.str.join("\0").item() or "") if len(series) else "texts").encode()
     else:

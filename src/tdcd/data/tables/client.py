@@ -21,7 +21,7 @@ from tdcd.data.arrays import Array
 from tdcd.data.holdout import Part
 from tdcd.data.sources import StoredRows
 from tdcd.data.tables.aggregate import RowGroups, join_rows
-from tdcd.data.tables.alignment import NUMBERS, TEXTS, Keys, as_kind, id_array
+from tdcd.data.tables.alignment import NUMBERS, TEXTS, Keys, as_kind
 from tdcd.data.tables.columns import check_lengths, codes, ids_of, order_of, texts_of
 from tdcd.data.tables.drift import Drift
 from tdcd.data.tables.preparation import Preparation
@@ -58,7 +58,7 @@ class ClientTable:
             if column:
                 table.need(column, key)
         ids, row_ids = list[pl.Series](), list[pl.Series]()
-        facts: dict[str, list[Array]] = {column: [] for column in columns}
+        facts: dict[str, list[pl.Series]] = {column: [] for column in columns}
         order: list[Array] = []
         for batch in table.batches([table.identity, *more, *columns]):
             ids.append(ids_of(batch, table.identity))
@@ -68,7 +68,7 @@ class ClientTable:
                 order.append(order_of(batch, settings.order or ""))
             for column, values in facts.items():
                 values.append(_complete(batch, column))
-        own, known = _of_one_kind(ids), {column: np.concatenate(values) for column, values in facts.items()}
+        own, known = _of_one_kind(ids), {column: pl.concat(values) for column, values in facts.items()}
         if settings.aggregate is None:
             return Keys(table, own, known)
         self.groups = RowGroups.of(
@@ -273,7 +273,7 @@ def read_keys(own: ClientTable, columns: Sequence[str]) -> tuple[ClientTable, Ke
     return own, own.read_keys(columns)
 
 
-def _complete(batch: Batch, column: str) -> Array:
+def _complete(batch: Batch, column: str) -> pl.Series:
     """Return a column that has a value in every row."""
     texts = codes(texts_of(batch, column), batch.table, names=True)
     if texts.null_count():
@@ -282,4 +282,4 @@ def _complete(batch: Batch, column: str) -> Array:
             f"{batch.row(texts.is_null())}; every row needs one: fill them in, or leave those rows out"
         )
     check_lengths(batch, texts)
-    return id_array(texts)
+    return texts

@@ -23,7 +23,6 @@ from tdcd.data.tables.alignment import (
     digest,
     find_fact,
     gather_facts,
-    id_array,
     kind_of,
 )
 from tdcd.data.tables.client import ClientTable, encode_rows
@@ -130,7 +129,7 @@ class OwnTable:
             columns=tuple(table.header),
             file=table.path.name,
             named=() if same else tuple(shown),
-            ids=np.empty(0, dtype=np.int64) if same else id_array(keys.ids),
+            ids=keys.ids.clear() if same else keys.ids,
             facts=() if same else tuple(keys.facts[column] for column in shown),
         )
 
@@ -179,7 +178,7 @@ class OwnTable:
             raise DataError(f"{self._identity}: its labels do not fit the job; its own log says why") from error
         return {part: torch.from_numpy(encoded[placed.parts == part]) for part in parts}
 
-    def _encode_labels(self, texts: Array, own: PlacedKeys) -> Array:
+    def _encode_labels(self, texts: pl.Series, own: PlacedKeys) -> Array:
         labels = self._job.labels
         try:
             return encode_labels_alone(texts, self._job.training.objective.meaning, labels.positive, labels.classes)

@@ -10,7 +10,6 @@ import polars as pl
 import torch
 
 from tdcd.compute import cores
-from tdcd.data.arrays import Array
 from tdcd.data.tables.alignment import (
     Alignment,
     Keys,
@@ -18,8 +17,6 @@ from tdcd.data.tables.alignment import (
     common_ids,
     digest,
     gather_facts,
-    id_array,
-    id_series,
     kind_of,
     unique_ids,
 )
@@ -98,8 +95,8 @@ async def align_silos(
 
 async def _plainly(ids: pl.Series, peers: Peers) -> pl.Series:
     """Tell each other all IDs."""
-    replies = await peers.exchange(AllIDs(id_array(ids)))
-    return common_ids([ids, *(id_series(reply.ids) for reply in replies.values())])
+    replies = await peers.exchange(AllIDs(ids))
+    return common_ids([ids, *(reply.ids for reply in replies.values())])
 
 
 async def _privately(
@@ -128,7 +125,7 @@ async def _privately(
     full = {}
     for origin in sorted(names, key=place):  # one's own first, then as they come
         if origin == silo:
-            points = await asyncio.to_thread(member.hashed, id_array(ids))
+            points = await asyncio.to_thread(member.hashed, ids)
         else:
             points = (await peers.receive(at(origin, place(origin) - 1), MaskedPoints, about(origin))).points.numpy()
         masked = await asyncio.to_thread(member.masked, origin, points, advanced, counts[origin])
@@ -166,7 +163,7 @@ async def _privately(
 
 async def _handed(
     silo: str, common: int, keys: list[PlacedKeys], wanted: Mapping[str, tuple[str, str]], peers: Peers
-) -> dict[str, Array]:
+) -> dict[str, pl.Series]:
     """Hand over labels and parts, in the order of the common IDs."""
     result = {}
     for number, (name, (owner, column)) in enumerate(sorted(wanted.items())):

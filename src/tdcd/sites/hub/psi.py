@@ -27,8 +27,10 @@ import nacl.bindings
 import nacl.exceptions
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tdcd.data.arrays import Array
+from tdcd.data.tables.alignment import id_array
 from tdcd.errors import DeploymentError, RunError
 from tdcd.files import write_atomically
 
@@ -158,9 +160,13 @@ class Member:
     done: Done = field(default_factory=lambda: Done(None, ""))
     _orders: dict[str, Places] = field(default_factory=dict, repr=False)
 
-    def hashed(self, ids: Array) -> Points:
+    def hashed(self, ids: pl.Series) -> Points:
         """Return the points of the own IDs."""
-        return self.done.points("hashed", ids, partial(hashed, threads=self.threads), _no_progress)
+        compute, result = partial(hashed, threads=self.threads), [np.empty((0, POINT), np.uint8)]
+        for start in range(0, len(ids), BLOCK):
+            block = id_array(ids.slice(start, BLOCK))  # of all texts, it would give each the room of the longest
+            result.append(self.done.points("hashed", block, compute, _no_progress))
+        return np.concatenate(result)
 
     def masked(
         self, origin: str, points: Points, progress: Progress = _no_progress, count: int | None = None

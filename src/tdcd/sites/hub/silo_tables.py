@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from tdcd.data.tables.alignment import Alignment, Keys, as_kind, id_series, kind_of, same_kind
+from tdcd.data.tables.alignment import Alignment, Keys, as_kind, kind_of, same_kind
 from tdcd.data.tables.preparation import Preparation, fit
 from tdcd.data.tables.reader import RemoteTable
 from tdcd.data.tables.survey import Facts, NumberFacts, Survey, SurveyReport
@@ -218,15 +219,15 @@ class SiloTables:
         if len(reply.named) != len(reply.facts):
             raise RefusedError(f"client '{link.name}' sends {len(reply.facts)} columns and names {len(reply.named)}")
         values, ids = dict(zip(reply.named, reply.facts, strict=True)), reply.ids
-        if ids.dtype.kind not in "iuU" or any(array.shape != (ids.size,) for array in (ids, *values.values())):
-            raise RefusedError(f"client '{link.name}' sends IDs, or values with them, of an unexpected shape or type")
-        if not ids.size:
+        if any(len(column) != len(ids) or column.dtype != pl.String for column in values.values()):
+            raise RefusedError(f"client '{link.name}' sends values of an unexpected number or type with its IDs")
+        if not len(ids):
             raise RefusedError(f"client '{link.name}' sends no IDs")
         if own.label in values and private:
             raise RefusedError(f"client '{link.name}' sends labels, which are private")
         if own.label and own.label not in values and not private:
             raise RefusedError(f"client '{link.name}' sends IDs without the labels '{own.label}'")
-        return Keys(table, as_kind(id_series(ids), self.kind), values)
+        return Keys(table, as_kind(ids, self.kind), values)
 
     async def _hear_survey(self, link: Link) -> None:
         common, places = self.placed(link.name)

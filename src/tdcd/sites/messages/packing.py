@@ -3,7 +3,8 @@
 A message type is a frozen dataclass, registered under its kind. Its fields are
 
     Tensor, tuple[Tensor, …]     tensors, by the name of the field and their place
-    Array, tuple[Array, …]       numpy arrays of numbers or texts, likewise
+    Array                        a numpy array of numbers, or of a few texts
+    Column, tuple[Column, …]     columns of whole numbers or texts, however many
     bytes                        a long text
     anything else                what JSON can say, validated by its type
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -27,12 +28,22 @@ from tdcd.core.codecs.base import decode, encoded_like
 from tdcd.data.arrays import LONGEST, Array
 from tdcd.sites.messages.frames import Message, RefusedError, Stamp
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    Column = pl.Series
+else:
+
+    class Column:
+        """Stands for a polars series where types of messages are described: polars is loaded where one travels."""
+
+
 T = TypeVar("T")
 _PLAIN = (bool, int, float, str)
-PADDING = 16
-"""How many times the bytes that came an array of texts may take, which pads all to the longest."""
-MODEST = 1 << 26
-"""Bytes that an array of texts may take in any case."""
+MODEST = 1 << 21
+"""Bytes that an array of texts may take, which pads all to the longest: as many as the IDs of a question take."""
+PIECE = 1 << 14
+"""So many texts of a column are decoded at a time: as objects of Python they take many times their bytes."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +52,14 @@ class _Field:
 
     name: str
     form: str
-    """"tensor", "array", "bytes" or "json"."""
+    """"tensor", "array", "series", "bytes" or "json"."""
     many: bool
     optional: bool
     plain: type | None
     adapter: TypeAdapter[Any]
 
 
+_FORMS: dict[Any, str] = {Tensor: "tensor", Array: "array", Column: "series", bytes: "bytes"}
 KINDS: dict[str, type] = {}
 _FIELDS: dict[type, tuple[_Field, ...]] = {}
 _NAMES: dict[type, str] = {}
@@ -71,9 +83,9 @@ def message(kind: str) -> Callable[[type[T]], type[T]]:
 def _describe(name: str, hint: Any) -> _Field:
     optional = get_origin(hint) is UnionType and NoneType in get_args(hint)
     inner = next(arg for arg in get_args(hint) if arg is not NoneType) if optional else hint
-    many = get_origin(inner) is tuple and (get_args(inner)[0] == Tensor or get_args(inner)[0] == Array)
+    many = get_origin(inner) is tuple and get_args(inner)[0] in _FORMS
     base = get_args(inner)[0] if many else inner
-    form = "tensor" if base == Tensor else "array" if base == Array else "bytes" if base is bytes else "json"
+    form = _FORMS.get(base, "json")
     plain = base if form == "json" and base in _PLAIN and not optional else None
     return _Field(name, form, many, optional, plain, TypeAdapter(hint if form == "json" else bytes))
 
@@ -107,12 +119,21 @@ def _pack_one(one: _Field, name: str, value: Any) -> dict[str, Tensor]:
         return {name: value}
     if one.form == "bytes":
         return {name: torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0).byte()}
-    if value.dtype.kind != "U":
+    if isinstance(value, np.ndarray) and value.dtype.kind != "U":
         return {name: torch.from_numpy(np.ascontiguousarray(value))}
-    texts = [text.encode() for text in value.tolist()]
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-    letters = np.frombuffer(bytearray(b"".join(texts)), dtype=np.uint8)
-    return {f"{name} letters": torch.from_numpy(letters), f"{name} ends": torch.from_numpy(ends)}
+    import polars as pl
+
+    from tdcd.data.tables.alignment import id_array, id_series
+
+    column = id_series(value) if isinstance(value, np.ndarray) else value
+    if column.dtype != pl.String:
+        return {name: torch.from_numpy(id_array(column))}
+    letters = bytearray((column.str.join("").item() or "").encode())
+    ends = column.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy(writable=True)
+    return {
+        f"{name} letters": torch.frombuffer(letters, dtype=torch.uint8) if letters else torch.empty(0).byte(),
+        f"{name} ends": torch.from_numpy(ends),
+    }
 
 
 def unpack(envelope: Message, *expected: type[T]) -> T:
@@ -168,20 +189,54 @@ def _unpack_one(one: _Field, name: str, tensors: dict[str, Tensor]) -> Any:
             raise ValueError("bytes are expected")
         return data.numpy().tobytes()
     if name in tensors:
-        return tensors.pop(name).numpy()
-    letters, ends = tensors.pop(f"{name} letters").numpy().tobytes(), tensors.pop(f"{name} ends").tolist()
-    starts = [0, *ends][: len(ends)]
-    if any(a > b for a, b in zip(starts, ends, strict=True)) or (ends[-1] if ends else 0) != len(letters):
+        numbers = tensors.pop(name)
+        return numbers.numpy() if one.form == "array" else _whole_numbers(numbers)
+    texts = _texts(tensors.pop(f"{name} letters"), tensors.pop(f"{name} ends"))
+    if one.form == "series":
+        return texts
+    from tdcd.data.tables.alignment import id_array
+
+    longest: Any = texts.str.len_chars().max()
+    if 4 * len(texts) * (longest or 0) > MODEST:
+        raise RefusedError(f"{len(texts):,} texts of up to {longest} characters")
+    return id_array(texts)
+
+
+def _whole_numbers(values: Tensor) -> Column:
+    import polars as pl
+
+    if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
+        raise RefusedError(f"{values.dtype} of shape {tuple(values.shape)}, not whole numbers")
+    return pl.Series(values.numpy().astype(np.int64))
+
+
+def _texts(letters: Tensor, ends: Tensor) -> Column:
+    """Return texts from their bytes in UTF-8, one after the other, and where each ends; they take twice these at most.
+
+    Raises:
+        RefusedError: they are damaged, or no IDs and labels.
+    """
+    import polars as pl
+
+    if (letters.dtype, letters.ndim, ends.dtype, ends.ndim) != (torch.uint8, 1, torch.int64, 1):
         raise RefusedError("damaged texts")
-    longest = max((b - a for a, b in zip(starts, ends, strict=True)), default=0)
-    if 4 * longest * len(ends) > max(MODEST, PADDING * (len(letters) + 8 * len(ends))):
-        raise RefusedError("texts of which a few are much longer than the others")
-    texts = [letters[a:b].decode() for a, b in zip(starts, ends, strict=True)]
-    if "\0" in "".join(texts):
-        raise RefusedError("the character NUL in a text")
-    if max(map(len, texts), default=0) > LONGEST:  # an array takes the longest one's memory for each
-        raise RefusedError(f"a text of more than {LONGEST} characters")
-    return np.array(texts, dtype=np.str_)
+    data, start = memoryview(letters.numpy().data), 0
+    pieces = [pl.Series(dtype=pl.String)]
+    for first in range(0, len(ends), PIECE):
+        texts = list[str]()
+        for end in ends[first : first + PIECE].tolist():
+            if not start <= end <= len(data):
+                raise RefusedError("damaged texts")
+            if end - start > 4 * LONGEST or len(text := str(data[start:end], "utf-8")) > LONGEST:
+                raise RefusedError(f"a text of more than {LONGEST} characters")
+            texts.append(text)
+            start = end
+        if "\0" in "".join(texts):
+            raise RefusedError("the character NUL in a text")
+        pieces.append(pl.Series(texts, dtype=pl.String))
+    if start != len(data):
+        raise RefusedError("damaged texts")
+    return pl.concat(pieces)
 
 
 def place_of(field: str, name: str) -> int:

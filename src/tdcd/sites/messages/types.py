@@ -8,8 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from tdcd.data.arrays import Array
-from tdcd.sites.messages.packing import message
+from tdcd.sites.messages.packing import Column, message
 
 # From a client to its hub, before anything else
 
@@ -87,8 +86,8 @@ class ClientKeys:
     file: str
     named: tuple[str, ...]
     """The columns whose values are sent."""
-    ids: Array
-    facts: tuple[Array, ...]
+    ids: Column
+    facts: tuple[Column, ...]
 
 
 @message("request survey")
@@ -380,7 +379,7 @@ class Concluded:
 class AllIDs:
     """All IDs of a silo, where alignment is not private."""
 
-    ids: Array
+    ids: Column
 
 
 @message("points")
@@ -401,7 +400,7 @@ class CommonPlaces:
 class HandedOver:
     """Labels or parts of the common IDs."""
 
-    values: Array
+    values: Column
 
 
 @message("digests")
