@@ -225,12 +225,12 @@ def _first_rate(job: Job, data: JobData) -> tuple[float, str]:
         made = estimate_constants(simulation, rows=ROWS, clients=1, batches=1, iterations=20, tolerance=0.02)
     except (JobError, ModelError) as error:
         return FIRST_RATE, f"rates begin at {FIRST_RATE:g}, as the curvature could not be estimated: {error}"
-    rate = 1 / max(made.smoothness, made.client_smoothness, 1e-12)
+    rate, largest = 1 / max(made.smoothness, 1e-12), max(made.smoothness, made.client_smoothness, 1e-12)
     if not isfinite(rate):
         return FIRST_RATE, f"rates begin at {FIRST_RATE:g}"
     return rate, (
         f"L = {made.smoothness:.3g} and L_max = {made.client_smoothness:.3g} at the first weights, on {made.rows:,} "
-        f"rows: Theorem 1 admits rates up to {rate / 8:.3g} / Q; the search begins at {rate:.3g} / √Q"
+        f"rows: Theorem 1 admits rates up to {1 / (8 * largest):.3g} / Q; the search begins at {rate:.3g} / √Q"
     )
 
 
