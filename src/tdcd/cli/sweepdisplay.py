@@ -98,7 +98,7 @@ class Plain(SweepDisplay):
             self.say(f"  {combination}: every rate diverged, so it is not run; try smaller ones than {min(losses):g}")
             return
         text = ", ".join(f"{loss:.4f} at {tried:g}" for tried, loss in losses.items())
-        self.say(f"  {combination}: rate {rate:g} (training loss {text})")
+        self.say(f"  {combination}: rate {rate:g} (loss {text})")
 
     def finished(self, study: Study, report: Path) -> None:
         """See SweepDisplay."""
