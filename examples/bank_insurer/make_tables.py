@@ -52,7 +52,10 @@ def credit(path: Path) -> Mapping[str, pl.DataFrame]:
 
 
 def adult(directory: Path) -> Mapping[str, pl.DataFrame]:
-    """48,842 people of a census; the bank knows their work and income, the insurer their circumstances."""
+    """48,842 people of a census; the bank knows their work and income, the insurer their circumstances.
+
+    The published test set is for testing; of the others, every tenth is for validation.
+    """
     frames = []
     for name, part in (("adult.data", "train"), ("adult.test", "test")):
         lines = [line for line in (directory / name).read_text().splitlines() if line.count(",") == len(ADULT) - 1]
@@ -60,6 +63,8 @@ def adult(directory: Path) -> Mapping[str, pl.DataFrame]:
         frames.append(pl.DataFrame(rows, schema=list(ADULT), orient="row").with_columns(part=pl.lit(part)))
     numbers = pl.col("age", "fnlwgt", "education_years", "capital_gain", "capital_loss", "hours")
     frame = pl.concat(frames).with_columns(numbers.cast(pl.Int64)).with_row_index("person", offset=100_000)
+    tenth = (pl.col("part") == "train") & (pl.col("person") % 10 == 0)
+    frame = frame.with_columns(part=pl.when(tenth).then(pl.lit("validation")).otherwise("part"))
     frame = frame.with_columns(person=pl.format("P{}", "person"))
     bank = ["person", "workclass", "occupation", "hours", "capital_gain", "capital_loss", "income", "part"]
     return {"bank": frame.select(bank), "insurer": frame.drop(bank[1:])}

@@ -88,7 +88,7 @@ def _cards(record: TuningRecord) -> list[tuple[str, str]]:
         ("schedule", chosen["schedule"]["kind"]),
         ("hub step, β", step),
         ("rounds", f"{chosen['rounds']:,}"),
-        ("cost, in whole trainings", f"{record.cost:.1f} of {record.grid:g} of a full grid"),
+        ("whole trainings, of a full grid's", f"{record.cost:.1f} of {record.grid:g}"),
         ("time", duration(record.seconds)),
     ]
 
@@ -100,9 +100,9 @@ def _picture(record: TuningRecord) -> Picture:
         if best:
             shown.append((f"Q = {steps}", best))
     chosen = next((trial for trial in record.trials if trial.name == record.chosen), None)
-    curves = [Curve(name, trial.times, trial.values) for name, trial in shown]
+    curves = [Curve(name, trial.times[1:], trial.values[1:]) for name, trial in shown]  # all begin alike
     if chosen and all(chosen is not trial for _, trial in shown):
-        curves.append(Curve("chosen", chosen.times, chosen.values, colour="#000000"))
+        curves.append(Curve("chosen", chosen.times[1:], chosen.values[1:], colour="#000000"))
     return Picture("tuning", "", "simulated time", f"validation {_measure(record)}", curves)
 
 
@@ -113,7 +113,7 @@ def _trials(record: TuningRecord) -> Table:
     )
     rows = [
         (
-            trial.name + (" ✓" if trial.name == record.chosen else ""),
+            trial.name.replace(",", ", ") + (" ✓" if trial.name == record.chosen else ""),
             [
                 f"{trial.times[-1]:,.0f}" if trial.times else "–",
                 "diverged" if trial.loss is None else number(trial.loss),

@@ -28,6 +28,8 @@ class TrialPoint:
     values: tuple[float, ...]
     """What was measured at each."""
     trouble: str = ""
+    again: bool = False
+    """Whether it is the choice once more, with another seed."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,10 @@ class TuningRecord:
 
     def best_of(self, local_steps: int) -> TrialPoint | None:
         """Return the trial of a number of local steps that came farthest, and of these the best."""
-        own = [trial for trial in self.trials if trial.local_steps == local_steps and trial.loss is not None]
-        return min(own, key=lambda trial: (-trial.rung, trial.loss or 0.0), default=None)
+        sign = 1 if self.falling else -1
+        rest = [trial for trial in self.trials if not trial.again and trial.loss is not None]
+        own = [trial for trial in rest if trial.local_steps == local_steps]
+        return min(own, key=lambda trial: (-trial.rung, (trial.loss or 0.0) * sign), default=None)
 
 
 def read_tuning(path: Path) -> TuningRecord:

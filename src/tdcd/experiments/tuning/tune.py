@@ -37,6 +37,8 @@ from tdcd.training.constants import estimate_constants
 from tdcd.training.simulation import Simulation
 
 TUNED = "tuned.toml"
+AGAIN = ",again"
+"""Ends the name of a trial with another seed."""
 FIRST_RATE = 0.1
 """Where the search begins if the curvature cannot be estimated."""
 RISEN = 0.1
@@ -282,7 +284,7 @@ class _Tuning:
             | {"evaluate_every": every, "checkpoint_every": max(every, 50)}
         )
         job = self.job.model_copy(update={"training": settings, "baselines": [], "auto": ()})
-        return SweepRun(f"trials/{point.name}{',again' if trials.seed else ''}", "federation", job)
+        return SweepRun(f"trials/{point.name}{AGAIN if trials.seed else ''}", "federation", job)
 
     def _measured(self, run: SweepRun) -> bool:
         """Tell whether a trial has come far enough, or will come no farther."""
@@ -367,4 +369,5 @@ class _Tuning:
             times=tuple(line.round * self.space.round_time(point.local_steps) for line in lines),
             values=tuple(line.validation.get(self.measure, inf) for line in lines),
             trouble=score.trouble,
+            again=name.endswith(AGAIN),
         )
