@@ -27,7 +27,7 @@ def write_tables(job: str = "") -> Path:
         f"""
         name = "tables"
         labels = {{ silo = "bank", sharing = "shared" }}
-        data = {{ source = "tables"{job} }}
+        data = {{ source = "tables", validation_fraction = 0{job} }}
         silos.bank = {{ id = "who", label = "y", clients = {{ north = "north.csv", south = "south.csv" }} }}
         silos.insurer = {{ id = "person", clients = {{ only = "all.csv" }} }}
         model = {{ kind = "linear" }}

@@ -25,6 +25,7 @@ labels = { silo = "bank", sharing = "shared" }
 
 [data]
 source = "tables"
+validation_fraction = 0
 
 [silos.bank]
 id = "who"
@@ -201,9 +202,9 @@ COMMANDS = [
             after=encode("job.toml", "utf-16")),
     mistake("empty job", "train job.toml", "data: Field required", "training: Field required",
             after=write("job.toml", "")),
-    mistake("a key twice", "train job.toml", "job.toml: not TOML: Cannot overwrite a value (at line 29",
+    mistake("a key twice", "train job.toml", "job.toml: not TOML: Cannot overwrite a value (at line 30",
             after=edit("job.toml", "rate = 0.1", "rate = 0.1\nrate = 0.2")),
-    mistake("decimal comma in a job", "train job.toml", "job.toml: not TOML", "at line 28",
+    mistake("decimal comma in a job", "train job.toml", "job.toml: not TOML", "at line 29",
             after=edit("job.toml", "rate = 0.1", "rate = 0,1")),
     mistake("--set without =", "train job.toml --set training.rate", "--set training.rate: write it as KEY=VALUE"),
     mistake("--set without a key", "train job.toml --set =3", "--set =3: write it as KEY=VALUE"),

@@ -47,7 +47,7 @@ def job_table(folder: Path) -> dict[str, Any]:
     return {
         "name": "loans",
         "labels": {"silo": "bank", "sharing": "shared"},
-        "data": {"source": "tables", "test_fraction": 0.3},
+        "data": {"source": "tables", "test_fraction": 0.3, "validation_fraction": 0},
         "silos": {
             "bank": {"id": "person", "label": "default", "clients": {c: str(folder / f"{c}.csv") for c in BANK}},
             "insurer": {

@@ -229,7 +229,7 @@ def test_what_describes_the_model(server: Serving) -> None:
     assert info["classes"] == ["0", "1"]
     columns = {silo["name"]: [column["name"] for column in silo["columns"]] for silo in info["silos"]}
     assert columns == {"bank": ["age", "since", "job", "code", "fee, per %"], "insurer": ["claims", "car"]}
-    assert {part["part"] for part in info["measures"]} == {"train", "test"}
+    assert {part["part"] for part in info["measures"]} == {"train", "validation", "test"}
     health = server.ask("GET", "/health").json
     assert (health["live"], health["ready"]) == (True, True)
     page = server.ask("GET", "/docs")

@@ -232,8 +232,8 @@ def test_patience_goes_by_that_measure() -> None:
 
 def test_select_by_refuses_what_it_cannot_do() -> None:
     with pytest.raises(JobError, match=r"select_by: 'aurok' is not measured; did you mean 'auroc'"):
-        settings(select="best", select_by="aurok")
+        settings().replace(select="best", select_by="aurok")
     with pytest.raises(JobError, match=r'nothing is selected; write select = "best", or set patience'):
-        settings(select_by="auroc")
+        settings().replace(select_by="auroc")
     with pytest.raises(JobError, match=r"'auroc' is not defined on the validation samples"):
         train(X, np.concatenate([Y[:300], np.zeros(100, int)]), select="best", select_by="auroc")
