@@ -169,3 +169,17 @@ def test_a_hub_that_measures_more_rows_than_there_are_is_refused(tmp_path: Path)
     hub = federation.hubs["silo-2"]
     with pytest.raises(RefusedError, match=r"the hub of silo 'silo-1' says that it measured 9,999 of \d+ test samples"):
         Evaluator(hub.context, hub.prepared)._rows(Part.TEST, 9999)
+
+
+@pytest.mark.parametrize("labels", ["shared", "stale"])
+def test_all_hubs_keep_the_weights_that_are_best_by_the_chosen_measure(labels: str, tmp_path: Path) -> None:
+    wanted = job(evaluate_every=1, select="best", select_by="accuracy", rate=6.0, batch_size=200)
+    wanted = wanted if labels == "shared" else keeping(wanted, labels)
+    federation, histories = deployed(wanted, tmp_path, None)
+    outcomes = [read_outcome(tmp_path / silo) for silo in federation.hubs]
+    measured = next(history for history in histories.values() if history[0].validation)
+    values = [line.validation["accuracy"] for line in measured]
+    best = values.index(max(values))
+    assert {outcome and outcome.selected for outcome in outcomes} == {best}
+    losses = [line.validation["loss"] for line in measured]
+    assert best != losses.index(min(losses)), "or it could have been the loss"
