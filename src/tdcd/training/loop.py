@@ -8,7 +8,6 @@ ended; a list of callbacks, in whatever order, can promise none of it.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
 from typing import Literal
 
 from tdcd.core.network import Blocks, Network
@@ -24,14 +23,12 @@ from tdcd.training.callbacks import Callback, EarlyStopping, FinishedRound, Star
 from tdcd.training.callbacks.early_stopping import stalled
 from tdcd.training.diagnosis import Evidence, diagnose
 from tdcd.training.diagnosis.probes import OvershootProbe, contributions
+from tdcd.training.judgement import describe_trouble, judge
 from tdcd.training.quality.held_out import record_held_out
 from tdcd.training.settings import Settings
 from tdcd.training.setup import check_finite, fit_blocks
 from tdcd.training.simulation import Simulation
 from tdcd.training.state import State, advance, describe_evaluation, diverged
-
-GROWTH = 1e6
-"""A training loss that many times the first, and 1, is as good as infinite."""
 
 
 @dataclass
@@ -323,7 +320,7 @@ class Loop:
             measurement, self.state, self.settings, seconds=round(self._seconds(), 3), better=verdict == "better"
         )
         if verdict == "diverged":
-            trouble = self._trouble(measurement) or "reported by the hub that holds the labels"
+            trouble = describe_trouble(measurement, self.history) or "reported by the hub that holds the labels"
             raise diverged(trouble, done, self.settings, self._kept())
         if self.settings.select == "best" and result.better:
             best = Selected(done, self.state.weights)
@@ -337,36 +334,8 @@ class Loop:
         return True
 
     def _judge(self, measurement: Measurement) -> Verdict:
-        """Judge an evaluation against those before it; losses on some of the rows do not compare with each other."""
-        if self._trouble(measurement):
-            return "diverged"
-        part = Part.VALIDATION
-        if not measurement.measures[part] or not measurement.whole(part):
-            return "worse"
-        before = [self._rank(line.validation) for line in self.history if part.word not in line.partial]
-        return "better" if self._rank(measurement.measures[part]) < min(before, default=inf) else "worse"
-
-    def _rank(self, measures: Mapping[str, float]) -> float:
-        """Return the measure that decides which weights are best, the lower the better."""
-        name = self.settings.select_by
-        if not measures:
-            return inf
-        if name not in measures:
-            raise JobError(
-                f"training.select_by: '{name}' is not defined on the validation samples, as where they are all of one "
-                f"class; there is {join_names(measures)}"
-            )
-        return measures[name] if name in self.settings.objective.falling else -measures[name]
-
-    def _trouble(self, measurement: Measurement) -> str:
-        """Tell if losses are no longer finite, or as good as that."""
-        measures = measurement.measures
-        for part, result in measures.items():
-            if not isfinite(result.get("loss", 0.0)):
-                return f"the {'training' if part == Part.TRAIN else part.word} loss is {result['loss']}"
-        loss = measures[Part.TRAIN].get("loss", 0.0)
-        first = self.history[0].train.get("loss", loss) if self.history else loss
-        return f"the training loss grew from {first:.4g} to {loss:.4g}" if loss > GROWTH * max(first, 1.0) else ""
+        """Judge an evaluation against those before it."""
+        return judge(measurement, self.history, self.settings)
 
     def _seconds(self) -> float:
         return self._before + time.perf_counter() - self._started

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tdcd.runs.records import Evaluation, FederationRecord, Outcome
+from tdcd.runs.records import Evaluation, FederationRecord
 from tdcd.training.settings import Settings
 
 
@@ -48,11 +48,6 @@ class Evidence:
     federation: FederationRecord | None = None
     overshoots: Sequence[Overshoot] = ()
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, outcome: Outcome, settings: Settings, history: Sequence[Evaluation]) -> "Evidence":
-        """Return what is known of a session that has ended, without measurements beside it."""
-        return cls(settings, outcome.status, history, outcome.selected, outcome.stopped)
 
     @cached_property
     def part(self) -> str:
