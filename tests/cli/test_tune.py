@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tdcd.cli.main import app
+from tdcd.reports.tuning import common_target
 from tdcd.runs.reader import read_outcome
 from tdcd.runs.tuning import read_tuning
 
@@ -36,6 +37,11 @@ def test_a_job_is_tuned_and_trained_with_what_was_chosen(tmp_path: Path) -> None
     record = read_tuning(out)
     assert f"Train with it: tdcd train {out / 'tuned.toml'}" in text
     assert f"It took {record.cost:.1f} whole trainings; a full grid has 12." in text
+    target = common_target(record)
+    assert target is not None
+    bests = [best for steps in (1, 5) if (best := record.best_of(steps))]
+    assert target == max(best.loss or 0.0 for best in bests)
+    assert all(record.reached(best, target) in best.times for best in bests), "the target is what all of them reach"
     assert "test accuracy" not in text, "settings are chosen on validation samples"
     page = (out / "report.html").read_text()
     assert record.chosen in page

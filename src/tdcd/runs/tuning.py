@@ -64,13 +64,10 @@ class TuningRecord:
     seconds: float
 
     def reached(self, trial: TrialPoint, target: float) -> float | None:
-        """Return the simulated time from which on a trial stays at a target; nothing if it does not."""
+        """Return the simulated time at which a trial reached a target first; nothing if it did not."""
         sign = 1 if self.falling else -1
-        good = [sign * value <= sign * target for value in trial.values]
-        if not good or not good[-1]:
-            return None
-        last_bad = max((place for place, ok in enumerate(good) if not ok), default=-1)
-        return trial.times[last_bad + 1]
+        times = (time for time, value in zip(trial.times, trial.values, strict=True) if sign * value <= sign * target)
+        return next(times, None)
 
     def best_of(self, local_steps: int) -> TrialPoint | None:
         """Return the trial of a number of local steps that came farthest, and of these the best."""
