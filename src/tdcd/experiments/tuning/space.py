@@ -18,7 +18,7 @@ GRID = 6
 TRIES = 3.7
 """Rates that the first rung tries for each of the other settings, on average: three, and more at the edge."""
 LEAST = 3
-"""Rounds of the shortest trial, at least."""
+"""Rounds of the fewest local steps in the shortest trial, at least."""
 
 
 @dataclass(frozen=True, order=True)
@@ -115,9 +115,8 @@ class Space:
 
         The first is no shorter than needs be for that, as short trials mislead, and never below some rounds.
         """
-        longest = max(self.local_steps)
         most = 1
-        while self.horizon / FACTOR ** (most + 1) >= LEAST * self.round_time(longest) and most < 6:
+        while self.horizon / FACTOR ** (most + 1) >= LEAST * self.round_time(min(self.local_steps)) and most < 6:
             most += 1
         for count in range(1, most + 1):
             if self.cost(count) <= budget * GRID * len(self.groups):

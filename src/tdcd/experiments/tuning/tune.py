@@ -276,7 +276,8 @@ class _Tuning:
         """Return the training of a trial: the same for all rungs, but for its rounds."""
         first = self.space.rounds(point, self.rungs[0])
         every = max(1, first // 4)
-        rounds = every * (first // every) * FACTOR**trials.rung
+        rounds = every * (first // every) * FACTOR**trials.rung  # evaluations stay where they were
+        rounds = min(rounds, max(every, self.space.rounds(point, self.space.horizon) // every * every))
         own = self.job.training
         settings = own.model_copy(
             update=point.settings(rounds)
