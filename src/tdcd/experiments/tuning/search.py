@@ -143,7 +143,7 @@ def _ranked(points: Iterable[Point], results: Results) -> list[Point]:
 def _decide(
     alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str], retreats: int
 ) -> Generator[Trials, Results, tuple[Point, Score] | None]:
-    """Choose among those that ran to the end and the same with decaying rates; the choice holds with another seed."""
+    """Choose among those that ran to the end and the best with a decaying rate; the choice holds with another seed."""
     horizon, last = rungs[-1], len(rungs) - 1
     candidates = list(alive)
     for retreat in range(retreats + 1):
@@ -152,7 +152,7 @@ def _decide(
         if retreat:
             candidates = [replace(candidates[0], rate=_rounded(candidates[0].rate * BACK_OFF))]
             log.append(f"back to rate {candidates[0].rate:g}")
-        decaying = tuple(replace(point, decay=True) for point in candidates)
+        decaying = (replace(candidates[0], decay=True),)
         new = (*(point for point in candidates if point not in results), *decaying)
         results |= yield Trials("the same with a rate that falls as a cosine", last, new, horizon)
         tried = _ranked([*candidates, *decaying], results)

@@ -15,7 +15,7 @@ FACTOR = 3
 """A rung is so many times as long as the one before, and keeps one in so many trials. Rates are that far apart."""
 GRID = 6
 """Rates that a full grid would try for each of the other settings."""
-TRIES = 3.7
+TRIES = 4.2
 """Rates that the first rung tries for each of the other settings, on average: three, and more at the edge."""
 LEAST = 3
 """Rounds of the fewest local steps in the shortest trial, at least."""
@@ -130,4 +130,4 @@ class Space:
         for k in range(rungs - 1, -1, -1):
             kept = max(ceil(kept / FACTOR), len(self.local_steps) if k else 2)
             total += kept * (1 - 1 / FACTOR) / FACTOR**k
-        return float(total + 3)  # decaying rates, and another seed
+        return float(total + 2)  # a decaying rate, and another seed
