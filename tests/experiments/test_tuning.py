@@ -35,7 +35,7 @@ def space(
 
 def run(
     where: Space, score: Callable[[Point, Trials], Score], start: float = 0.1, budget: float = 0.1
-) -> tuple[Chosen | None, list[Trials]]:
+) -> tuple[Chosen, list[Trials]]:
     steps, seen = search(where, where.rungs(budget), start), []
     try:
         trials = next(steps)
@@ -67,7 +67,7 @@ def bowl(rate: float, steps: int, beta: float, late: float = inf) -> Callable[[P
 )
 def test_it_finds_the_best_of_everything(rate: float, steps: int, beta: float, start: float) -> None:
     chosen, _ = run(space(), bowl(rate, steps, beta), start * 3 * rate)
-    assert chosen
+    assert chosen.point
     assert (chosen.point.local_steps, chosen.point.hub_step, chosen.point.decay) == (steps, beta, True)
     assert rate / 2 <= chosen.point.rate <= 2 * rate, "rates are a factor of three apart"
 
@@ -75,7 +75,7 @@ def test_it_finds_the_best_of_everything(rate: float, steps: int, beta: float, s
 def test_rates_far_from_the_start_are_reached_from_both_sides() -> None:
     for start in (1e-3, 10.0):
         chosen, seen = run(space(), bowl(0.1, 5, 1.0), start)
-        assert chosen
+        assert chosen.point
         assert 0.05 < chosen.point.rate < 0.2
         assert sum(trials.rung == 0 for trials in seen) > 3
 
@@ -94,7 +94,7 @@ def test_trials_become_fewer_and_longer_and_cost_what_was_allowed() -> None:
 
 def test_a_rate_that_fails_late_is_taken_back() -> None:
     chosen, _ = run(space((5,), (1.0,)), bowl(0.1, 5, 1.0, late=0.02))
-    assert chosen
+    assert chosen.point
     assert chosen.point.rate <= 0.02
     assert any("back to rate" in line for line in chosen.log)
 
@@ -106,7 +106,7 @@ def test_another_seed_has_to_agree() -> None:
         return Score(inf, trouble="it diverged") if trials.seed and point.rate > 0.06 else good(point, trials)
 
     chosen, _ = run(space((5,), (1.0,)), unlucky)
-    assert chosen
+    assert chosen.point
     assert chosen.point.rate <= 0.06
 
 
@@ -117,13 +117,14 @@ def test_what_reaches_the_target_first_is_best() -> None:
         return Score(good(point, trials).loss, reached=100.0 if point.local_steps == 5 else 500.0)
 
     chosen, _ = run(space(), score)
-    assert chosen
+    assert chosen.point
     assert chosen.point.local_steps == 5, "though a single step ends lower"
 
 
 def test_where_every_rate_diverges_nothing_is_chosen() -> None:
     chosen, seen = run(space(), lambda point, trials: Score(inf, trouble="it diverged"))
-    assert chosen is None
+    assert chosen.point is None
+    assert "diverged" in chosen.log[0]
     assert all(trials.rung == 0 for trials in seen)
 
 

@@ -5,7 +5,7 @@ for trainings, and a resumed search takes the same way again.
 """
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from tdcd.experiments.tuning.space import FACTOR, Point, Space
@@ -42,24 +42,20 @@ class Trials:
     """0: the job's seed; 1: the one after it."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Chosen:
     """What the search has come to."""
 
-    point: Point
-    score: Score
-    log: list[str] = field(default_factory=list)
+    point: Point | None
+    """None where nothing held to the end."""
+    log: tuple[str, ...]
     """Why, step by step."""
-    rungs: dict[Point, int] = field(default_factory=dict)
-    """How far each choice came."""
-    scores: dict[tuple[Point, int], Score] = field(default_factory=dict)
-    """What came of each, rung by rung."""
 
 
 Results = dict[Point, Score]
 
 
-def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Trials, Results, Chosen | None]:
+def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Trials, Results, Chosen]:
     """Search for the best settings.
 
     Args:
@@ -67,13 +63,9 @@ def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Tria
         rungs: The simulated time of the trials of each rung, the whole training's last.
         start: The rate that a single local step begins with; the range is extended where it does not hold the best.
 
-    Returns:
-        The choice; none where every rate diverged.
     """
     log: list[str] = []
-    scores: dict[tuple[Point, int], Score] = {}
     first = yield from _first_rung(space, rungs[0], start)
-    scores |= {(point, 0): score for point, score in first.items()}
     alive = _ranked(first, first)
     log.append(
         f"{len(first)} settings were tried for {rungs[0]:,.0f} units of time; {len(first) - len(alive)} diverged"
@@ -81,19 +73,17 @@ def search(space: Space, rungs: Sequence[float], start: float) -> Generator[Tria
     results: Results = first
     for rung, time in enumerate(rungs[1:], start=1):
         if not alive:
-            return None
+            break
         last = rung == len(rungs) - 1
         alive = _survivors(alive, space, last=last)
         results = yield Trials(
             "the better third, for longer" if not last else "the best, to the end", rung, tuple(alive), time
         )
-        scores |= {(point, rung): score for point, score in results.items()}
         before = len(alive)
         alive = _ranked(alive, results)
         log.append(f"{before} went on to {time:,.0f}; the best so far: {alive[0].name if alive else 'none'}")
-    rungs_of = {point: max(rung for own, rung in scores if own == point) for point, _ in scores}
     chosen = yield from _decide(alive, results, rungs, log, RETREATS if space.rate is None else 0)
-    return chosen and Chosen(*chosen, log, rungs_of, scores)
+    return Chosen(chosen, tuple(log))
 
 
 def _first_rung(space: Space, time: float, start: float) -> Generator[Trials, Results, dict[Point, Score]]:
@@ -142,7 +132,7 @@ def _ranked(points: Iterable[Point], results: Results) -> list[Point]:
 
 def _decide(
     alive: Sequence[Point], results: Results, rungs: Sequence[float], log: list[str], retreats: int
-) -> Generator[Trials, Results, tuple[Point, Score] | None]:
+) -> Generator[Trials, Results, Point | None]:
     """Choose among those that ran to the end and the best with a decaying rate; the choice holds with another seed."""
     horizon, last = rungs[-1], len(rungs) - 1
     candidates = list(alive)
@@ -165,7 +155,7 @@ def _decide(
         other = yield Trials("the choice again, with another seed", last, (best,), horizon, seed=1)
         if not other[best].trouble:
             log.append(f"chosen: {best.name}; with another seed it ends at {other[best].loss:.4g}")
-            return best, results[best]
+            return best
         log.append(f"{best.name}, with another seed: {other[best].trouble}")
     return None
 

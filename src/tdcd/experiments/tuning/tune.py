@@ -133,10 +133,11 @@ def tune(
         chosen = tuning.run(start)
     record = tuning.record(chosen, reason, time.perf_counter() - began)
     write_record(path / TUNING, record)
-    if chosen is None:
+    if chosen.point is None:
+        lowest = min(trial.settings["rate"] for trial in record.trials)
         raise DivergedError(
-            f"{where}: every rate diverged, down to {min(trial.settings['rate'] for trial in record.trials):g}; check "
-            "the scale of the inputs and the first weights"
+            f"{where}: no settings held to the end, with rates down to {lowest:g} ({'; '.join(chosen.log[-2:])}); "
+            "check the scale of the inputs and the first weights, or search fewer local steps"
         )
     write_atomically(path / TUNED, tomli_w.dumps(tuned(job, record).as_table()))
     return record
@@ -251,7 +252,7 @@ class _Tuning:
     taken: dict[str, tuple[Point, int]] = field(default_factory=dict)
     """Every trial by its name, with how far it came."""
 
-    def run(self, start: float) -> Chosen | None:
+    def run(self, start: float) -> Chosen:
         """Send the search what comes of the trials that it asks for."""
         steps = search(self.space, self.rungs, start)
         try:
@@ -259,7 +260,7 @@ class _Tuning:
             while True:
                 trials = steps.send(self._train(trials))
         except StopIteration as end:
-            chosen: Chosen | None = end.value
+            chosen: Chosen = end.value
             return chosen
 
     def _train(self, trials: Trials) -> dict[Point, Score]:
@@ -324,12 +325,12 @@ class _Tuning:
             trouble = f"its training loss rose again, from {min(trains):.4g} to {trains[-1]:.4g}"
         return Score(min(values), reached, trouble)
 
-    def record(self, chosen: Chosen | None, reason: str, seconds: float) -> TuningRecord:
+    def record(self, chosen: Chosen, reason: str, seconds: float) -> TuningRecord:
         """Return what the search has come to."""
         trials = [self._trial(name, point, rung) for name, (point, rung) in self.taken.items()]
         cost = sum(trial.times[-1] / self.space.horizon for trial in trials if trial.times)
         settings: dict[str, Any] = {}
-        if chosen:
+        if chosen.point:
             run = self._run(chosen.point, Trials("", len(self.rungs) - 1, (chosen.point,), self.rungs[-1]))
             names = ("local_steps", "rate", "batch_size", "proximal", "rounds", "evaluate_every")
             dumped = run.job.training.as_table()
@@ -345,9 +346,9 @@ class _Tuning:
             rungs=tuple(self.rungs),
             silos=self.space.silos,
             trials=tuple(trials),
-            chosen=chosen.point.name if chosen else "",
+            chosen=chosen.point.name if chosen.point else "",
             settings=settings,
-            log=tuple(chosen.log) if chosen else (),
+            log=chosen.log,
             start=reason,
             cost=cost,
             grid=float(GRID * len(self.space.groups)),
