@@ -49,7 +49,7 @@ def test_a_sweep_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert "4 trials\n" in printed
     assert "2 trials of baselines" in printed
     assert "diverged; its last good round is 0" in printed
-    assert re.search(r"Q=1: rate 0.1 \(training loss [\d.]+ at 0.1, inf at 1e\+30\)", printed)
+    assert re.search(r"Q=1: rate 0.1 \(loss [\d.]+ at 0.1, inf at 1e\+30\)", printed)
     assert re.search(r"3/3  .*seed=2  loss [\d.]+  test accuracy [\d.]+", printed)
     assert f"Report: {Path('sweeps/tiny/report.html')}" in printed
     assert Path("sweeps/tiny/report.html").exists()
