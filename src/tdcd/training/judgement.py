@@ -49,4 +49,4 @@ def _rank(measures: Mapping[str, float], settings: Settings) -> float:
             f"training.select_by: '{name}' is not defined on the validation samples, as where they are all of one "
             f"class; there is {join_names(measures)}"
         )
-    return measures[name] if name in settings.objective.falling else -measures[name]
+    return settings.objective.oriented(name, measures[name])

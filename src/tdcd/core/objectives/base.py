@@ -92,6 +92,10 @@ class Objective(Loss):
     def predictions(self, scores: Tensor) -> Tensor:
         """Turn scores (M, E) into predicted classes (M,) or values (M, E)."""
 
+    def oriented(self, name: str, value: float) -> float:
+        """Return a metric's value so that lower is better; twice, it is as it was."""
+        return value if name in self.falling else -value
+
     def ranked(self, scores: Tensor) -> Tensor:
         """Return the values (M, E) whose ranks among all rows a tally may use."""
         return scores.double()

@@ -309,13 +309,14 @@ class _Tuning:
         lines = self._history(run.name, rounds)
         if not lines or lines[-1].round < rounds:
             return Score(inf, trouble=f"it diverged after round {lines[-1].round if lines else 0:,}")
-        sign = 1.0 if self.measure in self.job.training.objective.falling else -1.0
-        values = [sign * line.validation.get(self.measure, inf) for line in lines]
+        objective, name = self.job.training.objective, self.measure
+        values = [objective.oriented(name, line.validation[name]) if name in line.validation else inf for line in lines]
         time_ = self.space.round_time(run.job.training.local_steps)
         reached = inf
         if self.target is not None:
+            wanted = objective.oriented(name, self.target)
             reached = min(
-                (line.round * time_ for line, v in zip(lines, values, strict=True) if v <= sign * self.target),
+                (line.round * time_ for line, v in zip(lines, values, strict=True) if v <= wanted),
                 default=inf,
             )
         trains = [line.train.get("loss", inf) for line in lines]
@@ -359,7 +360,6 @@ class _Tuning:
         run = self._run(point, Trials("", rung, (point,), 0.0))
         lines = self._history(name, run.job.training.rounds)
         score = self._score(SweepRun(name, "federation", run.job), last=rung == len(self.rungs) - 1)
-        sign = 1.0 if self.measure in self.job.training.objective.falling else -1.0
         table = run.job.training.as_table()
         return TrialPoint(
             name=name.removeprefix("trials/"),
@@ -367,7 +367,7 @@ class _Tuning:
             settings={key: table[key] for key in ("rate", "aggregator", "batch_size", "proximal", "schedule")},
             path=name,
             rung=rung,
-            loss=sign * score.loss if score.loss < inf else None,
+            loss=self.job.training.objective.oriented(self.measure, score.loss) if score.loss < inf else None,
             times=tuple(line.round * self.space.round_time(point.local_steps) for line in lines),
             values=tuple(line.validation.get(self.measure, inf) for line in lines),
             trouble=score.trouble,
