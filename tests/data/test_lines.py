@@ -1,5 +1,6 @@
 import csv
 import io
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,15 @@ from tdcd.data.tables import csv_lines as lines
 CELL = st.sampled_from(["", "a", "12", " ", "x, y", 'say "no"', "two\nlines", '"'])
 
 
-def counted(text: str, chunk: int, width: int = 3) -> int:
+def spans_of(text: str, chunk: int, width: int = 3, span: int = 1000) -> tuple[lines.Span, ...]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "CHUNK", chunk)
-        return lines.count_rows(io.BytesIO(text.encode()), ",", width)
+        patch.setattr(lines, "SPAN", span)
+        return lines.find_spans(io.BytesIO(text.encode()), ",", width)
+
+
+def counted(text: str, chunk: int, width: int = 3) -> int:
+    return sum(span.rows for span in spans_of(text, chunk, width))
 
 
 @given(
@@ -21,15 +27,20 @@ def counted(text: str, chunk: int, width: int = 3) -> int:
     st.integers(1, 60),
     st.sampled_from(["\n", "\r\n"]),
     st.integers(0, 3),
+    st.integers(1, 60),
 )
-def test_rows_are_counted_whatever_the_chunks(rows: list[list[str]], chunk: int, end: str, ends: int) -> None:
+def test_rows_are_found_whatever_the_chunks(rows: list[list[str]], chunk: int, end: str, ends: int, span: int) -> None:
     """What a writer of CSV files writes is read as it was meant; a row of another width is found."""
     buffer = io.StringIO(newline="")
     csv.writer(buffer, lineterminator=end).writerows(rows)
     text = buffer.getvalue().removesuffix(end) + ends * end
     wrong = next((n for n, row in enumerate(rows) if len(row) != 3), None)
     if wrong is None:
-        assert counted(text, chunk) == len(rows) - 1
+        spans, data = spans_of(text, chunk, span=span), text.encode()
+        read = [list(csv.reader(io.StringIO(data[a:b].decode(), newline=""))) for a, b, _ in spans]
+        assert [len([row for row in some if row]) for some in read] == [count for _, _, count in spans]
+        assert [row for some in read for row in some if row] == rows[1:]
+        assert all(a[1] == b[0] for a, b in pairwise(spans)), "one after the other"
         return
     line = 1 + sum(cell.count("\n") for row in rows[:wrong] for cell in row) + wrong
     with pytest.raises(lines.LineError, match=f"line {line} has {len(rows[wrong])} cells, the first line 3"):

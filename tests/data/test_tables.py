@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tdcd.data.tables import csv_lines as lines
 from tdcd.data.tables import reader as tables_module
 from tdcd.data.tables.client import ClientTable
 from tdcd.data.tables.columns import numbers_of, texts_of
@@ -353,3 +356,42 @@ def test_a_file_that_changes_between_two_passes_is_refused(tmp_path: Path) -> No
     path.write_text("id,a\n2,1\n1,22\n")
     with pytest.raises(DataError, match="it has changed while it was being read"):
         list(made.batches(["a"]))
+
+
+@given(
+    st.lists(st.tuples(st.text('a"\n, é', min_size=1, max_size=4), st.floats(-9, 9, width=16)), min_size=1),
+    st.sampled_from([("rows.csv", "utf-8"), ("rows.csv", "latin-1"), ("rows.parquet", "utf-8")]),
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(0, 30),
+    st.booleans(),
+)
+def test_any_rows_are_read_in_any_pieces(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, float]],
+    file: tuple[str, str],
+    cells: int,
+    span: int,
+    after: int,
+    typed: bool,
+) -> None:
+    """Also from some row on, of a quoted text over several lines, and in another encoding."""
+    (name, encoding), (texts, numbers) = file, zip(*rows, strict=True)
+    path = tmp_path_factory.mktemp("pieces") / name
+    frame = pl.DataFrame({"id": [f"{k}" for k in range(len(rows))], "t": texts, "x": numbers})
+    if path.suffix == ".parquet":
+        frame.write_parquet(path, row_group_size=7)
+    else:
+        path.write_bytes(frame.write_csv(quote_style="non_numeric").encode(encoding))
+    made = Table("bank", "north", path, TableSettings(id="id", encoding=encoding))
+    after = min(after, len(rows) - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables_module, "CELLS", cells)
+        patch.setattr(lines, "SPAN", span)
+        patch.setattr(lines, "CHUNK", 16)
+        batches = list(made.batches(["id", "t", "x"], typed=typed, after=after))
+    assert [int(number) for batch in batches for number in batch.rows] == list(range(after + 1, len(rows) + 1))
+    assert [str(one) for batch in batches for one in batch.frame["id"]] == frame["id"].to_list()[after:]
+    read = [one for batch in batches for one in batch.frame["t"]]
+    assert read == [text.strip() or None for text in texts[after:]]
+    assert [float(one) for batch in batches for one in batch.frame["x"]] == list(numbers[after:])

@@ -5,7 +5,7 @@ every line is checked to have as many cells as the first, and every quote to ope
 """
 
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from tdcd.data.arrays import Array
 
 CHUNK = 2**20
 """Bytes looked at at a time."""
+SPAN = 2**23
+"""Bytes of the rows that are read together, about."""
 LONGEST = 2**26
 """Bytes of one line; more than that is a quote that was never closed."""
 _NEWLINE, _RETURN, _QUOTE = b"\n"[0], b"\r"[0], b'"'[0]
@@ -20,6 +22,16 @@ _NEWLINE, _RETURN, _QUOTE = b"\n"[0], b"\r"[0], b'"'[0]
 
 class LineError(Exception):
     """A line that is not as the first; its message says which and how."""
+
+
+class Span(NamedTuple):
+    """Whole rows of a file that lie one after the other."""
+
+    begin: int
+    """The first byte."""
+    end: int
+    """The byte after the last."""
+    rows: int
 
 
 @dataclass
@@ -34,23 +46,36 @@ class _Look:
     """Empty lines since then; the number of the first of them."""
     lines: int = 0
     """Line ends so far, also those within quotes."""
+    header: int = 0
+    """Bytes of the first row."""
 
 
-def count_rows(file: BinaryIO, separator: str, width: int) -> int:
-    """Return the number of rows of a CSV file below the first line; empty lines at the end do not count.
+def find_spans(file: BinaryIO, separator: str, width: int) -> tuple[Span, ...]:
+    """Return where the rows of a CSV file below the first line lie; empty lines at the end do not count.
 
     Raises:
         LineError: a line has not ``width`` cells, or is empty, or has a quote out of place.
     """
-    look, rest = _Look(ord(separator), width), b""
+    look, rest, at = _Look(ord(separator), width), b"", 0
+    spans: list[Span] = []
+
+    def cut(least: int) -> None:
+        begin, known = (spans[-1].end if spans else look.header), sum(span.rows for span in spans) + 1
+        if look.rows > known and at - begin >= least:
+            spans.append(Span(begin, at, look.rows - known))
+
     while chunk := file.read(CHUNK):
         data = rest + chunk
-        rest = data[_checked(data, look) :]
+        whole = _checked(data, look)
+        at, rest = at + whole, data[whole:]
         if len(rest) > LONGEST:
             raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
+        cut(SPAN)
     if rest.strip(b"\r\n") and _checked(rest + b"\n", look) <= len(rest):
         raise LineError(f"a quote that opens in line {look.lines + 1} is not closed")
-    return look.rows - 1
+    at += len(rest)
+    cut(0)
+    return tuple(spans)
 
 
 def _checked(data: bytes, look: _Look) -> int:
@@ -68,6 +93,7 @@ def _checked(data: bytes, look: _Look) -> int:
     if not len(last):
         return 0
     length = int(last[-1]) + 1
+    look.header = look.header or int(last[0]) + 1
     starts = np.concatenate([[0], last[:-1] + 1])
     if quote is None:
         lines = look.lines + 1 + np.arange(len(starts))

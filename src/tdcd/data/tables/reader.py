@@ -20,8 +20,8 @@ from polars import selectors as cs
 
 from tdcd.data.arrays import Array
 from tdcd.data.tables.cells import EXACT, numbers_among, spellings
-from tdcd.data.tables.csv_lines import LineError, count_rows
-from tdcd.data.tables.encodings import UTF8, EncodingError, find_encoding, open_utf8
+from tdcd.data.tables.csv_lines import LineError, Span, find_spans
+from tdcd.data.tables.encodings import EncodingError, find_encoding, open_utf8
 from tdcd.data.tables.missing import no_values, raw_cells
 from tdcd.data.tables.settings import TableSettings
 from tdcd.errors import DataError, join_names, nearest
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 CELLS = 1_000_000
 """Read at a time, at most."""
+AHEAD = 4
+"""Batches of a Parquet file that may be read ahead."""
 PEEK = 1000
 """Rows that are looked at to guess which columns hold numbers."""
 
@@ -173,7 +175,7 @@ class Table(TableHead):
 
     def __getstate__(self) -> dict[str, Any]:
         """Elsewhere it must be the same file: not looked at again, but compared with what it looked like here."""
-        own = {"path": self.path.absolute(), "_stamp": self._stamp, "rows": self.rows}
+        own = {"path": self.path.absolute(), "_stamp": self._stamp, "rows": self.rows, "_spans": self._spans}
         return {field.name: getattr(self, field.name) for field in fields(self)} | own
 
     @cached_property
@@ -219,7 +221,9 @@ class Table(TableHead):
     def header(self) -> KeysView[str]:
         """The names of its columns, in order."""
         if not self.is_csv:
-            return dict.fromkeys(self._guarded(lambda: self._scanned().collect_schema()).names()).keys()
+            return dict.fromkeys(
+                self._guarded(lambda: pl.scan_parquet(self.path, glob=False).collect_schema()).names()
+            ).keys()
         try:
             with TextIOWrapper(self._open(), encoding="utf-8-sig", newline="") as file:
                 first = next(csv.reader(file, delimiter=self.settings.separator), [])
@@ -260,11 +264,18 @@ class Table(TableHead):
     @cached_property
     def rows(self) -> int:
         """The number of its rows, counted without reading them; every line of a CSV file is checked."""
+        if self.is_csv:
+            return sum(span.rows for span in self._spans)
+        return int(self._guarded(lambda: pl.scan_parquet(self.path, glob=False).select(pl.len()).collect().item()))
+
+    @cached_property
+    def _spans(self) -> tuple[Span, ...]:
+        """Where the rows of a CSV file lie."""
         if not self.is_csv:
-            return int(self._guarded(lambda: self._scanned().select(pl.len()).collect().item()))
+            return ()
         try:
             with self._open() as file:
-                return count_rows(file, self.settings.separator, len(self.header))
+                return find_spans(file, self.settings.separator, len(self.header))
         except LineError as error:
             raise DataError(f"{self}: {error}") from error
 
@@ -296,20 +307,33 @@ class Table(TableHead):
     def _pieces(self, names: list[str], numeric: frozenset[str], skip: int = 0) -> Iterator[pl.DataFrame]:
         """Yield rows; where columns are read as numbers, only up to the first piece that holds something else."""
         cleaning = (*no_values(self.settings, csv=self.is_csv), *raw_cells(self.settings, names))
-        cleaned = self._scanned(numeric).select(cs.by_name(*names)).with_columns(*cleaning)
-        cleaned = cleaned.slice(skip) if skip else cleaned
         size = max(1, CELLS // len(names))
         try:
-            pieces = iter(cleaned.collect_batches(chunk_size=size, maintain_order=True))
-            while skip < self.rows and (piece := next(pieces, None)) is not None:
-                piece = piece.head(self.rows - skip)  # a CSV file may end in empty lines
-                if numeric and not all_plain(piece.select(sorted(numeric))):
-                    return
-                yield piece
-                skip += piece.height
+            for scanned in self._scans(numeric, skip, AHEAD * size):
+                cleaned = scanned.select(cs.by_name(*names)).with_columns(*cleaning)
+                for piece in cleaned.collect_batches(chunk_size=size, maintain_order=True):
+                    if numeric and not all_plain(piece.select(sorted(numeric))):
+                        return
+                    yield piece
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             if not numeric:
                 raise self._damaged(error) from error
+
+    def _scans(self, numeric: frozenset[str], skip: int, ahead: int) -> Iterator[pl.LazyFrame]:
+        """Yield the rows after some of them, a few at a time: polars reads ahead as far as it may."""
+        if not self.is_csv:
+            for begin in range(skip, self.rows, ahead):
+                yield pl.scan_parquet(self.path, glob=False).slice(begin, ahead)
+            return
+        done = 0
+        with self._open() as file:
+            for span in self._spans:
+                if done + span.rows > skip:
+                    file.seek(span.begin)
+                    scanned = self._scanned_csv(file.read(span.end - span.begin), numeric)
+                    within = max(0, skip - done)
+                    yield scanned.slice(within, span.rows - within)  # a file may end in empty lines
+                done += span.rows
 
     @cached_property
     def _numeric(self) -> frozenset[str]:
@@ -319,7 +343,8 @@ class Table(TableHead):
         if not plain or settings.missing_flags or numbers_among(settings.missing):
             return frozenset()
         cleaning = [*no_values(settings, csv=True)]
-        first = self._guarded(lambda: self._scanned().head(PEEK).with_columns(*cleaning).collect())
+        scanned = next(self._scans(frozenset(), 0, PEEK))
+        first = self._guarded(lambda: scanned.head(PEEK).with_columns(*cleaning).collect())
         taken = {settings.id, settings.label, *settings.categories}
         return frozenset(
             name
@@ -327,17 +352,13 @@ class Table(TableHead):
             if name not in taken and 0 < first[name].cast(pl.Float64, strict=False).count() == first[name].count()
         )
 
-    def _scanned(self, numeric: frozenset[str] = frozenset()) -> pl.LazyFrame:
-        if not self.is_csv:
-            return pl.scan_parquet(self.path, glob=False)
+    def _scanned_csv(self, rows: bytes, numeric: frozenset[str]) -> pl.LazyFrame:
         return pl.scan_csv(
-            self.path if self.encoding == UTF8 else self._open(),
+            rows,
             has_header=False,
-            skip_rows=1,
             schema={name: pl.Float64 if name in numeric else pl.String for name in self.header},
             separator=self.settings.separator,
             null_values=sorted({"", *spellings(self.settings.missing)}) if numeric else None,
-            glob=False,
         )
 
     def _open(self) -> BinaryIO:
