@@ -15,7 +15,7 @@ from tdcd.runs.reader import read_history, read_run
 from tdcd.runs.store import load_blocks
 from tdcd.serving.assemble import assemble
 from tdcd.serving.model import load_model
-from tdcd.serving.tables import Files
+from tdcd.serving.opened import Files
 from tdcd.sites.local_deployment import LocalFederation
 from tdcd.sites.security.identity import Identity
 from tdcd.training.result import Result

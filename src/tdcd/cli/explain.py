@@ -43,10 +43,11 @@ def command(
     """
     import polars as pl
 
-    from tdcd.cli.predict import check_out, files_of, write_frame
+    from tdcd.cli.predict import check_out, files_of
     from tdcd.cli.terminal import progress
     from tdcd.runs.layout import IMPORTANCE
     from tdcd.runs.records import write_record
+    from tdcd.serving.frame_file import FrameFile
 
     if out:
         check_out(out, force=force)
@@ -62,7 +63,8 @@ def command(
             | {f"auroc of {name}": fall for name, fall in one.classes.items()}
             for one in (*result.silos(), *result.sorted())
         ]
-        write_frame(pl.DataFrame(rows, infer_schema_length=None), out)
+        with FrameFile(out) as file:
+            file.write(pl.DataFrame(rows, infer_schema_length=None))
     if json:
         typer.echo(json_.dumps(asdict(result)))
         return

@@ -2,20 +2,16 @@
 
 import json as json_
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tdcd.cli.models import Allow, ImportFrom, load
 from tdcd.cli.site import Insecure
-from tdcd.errors import DataError, JobError
+from tdcd.errors import JobError
 from tdcd.runs.layout import check_run
-
-if TYPE_CHECKING:
-    import polars as pl
 
 EXAMPLES = """Examples:
 
@@ -30,7 +26,6 @@ tdcd predict runs/digits-20260101-120000 --out test.csv  [dim]# the job's own te
 
 tdcd predict --site hub.toml --ids new.csv  [dim]# across sites, whose hubs and clients were started with --serve[/dim]
 """
-SUFFIXES = (".csv", ".parquet")
 
 
 def command(
@@ -85,6 +80,7 @@ def command(
         return
     if model is None:
         raise JobError("name a model that tdcd assemble made, or a run that has ended; or --site and --ids")
+    from tdcd.serving.frame_file import FrameFile
     from tdcd.serving.record import holds_model
 
     if not holds_model(model):
@@ -97,24 +93,25 @@ def command(
 
         with progress("predicting", quiet=json) as advance:
             result = loaded.predict_tables(
-                files_of(table), without=without or (), shares=shares, shapley=shapley, on_progress=advance
+                files_of(table), without=without or (), shares=shares, shapley=shapley, out=out, on_progress=advance
             )
     elif without or shares or shapley:
         raise JobError("--without, --shares and --shapley go with new tables: --table SILO=FILE")
     else:
         result = loaded.predict_held_out()
-    write_frame(result.frame, out)
+        with FrameFile(out) as file:
+            file.write(result.frame)
     if json:
         drift = {silo: [asdict(column) for column in columns] for silo, columns in result.drift.items()}
         record = {"measures": dict(result.measures), "warnings": list(result.warnings), "drift": drift}
         partial = {"without": sorted(without)} if without else {}
-        typer.echo(json_.dumps({"file": str(out), "predictions": result.frame.height, **partial, **record}))
+        typer.echo(json_.dumps({"file": str(out), "predictions": result.count, **partial, **record}))
         return
     typer.echo(f"{model}: {loaded.origin}")
     typer.echo(result.note)
     for warning in result.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"{out}: {result.frame.height:,} predictions" + (" without " + ", ".join(without) if without else ""))
+    typer.echo(f"{out}: {result.count:,} predictions" + (" without " + ", ".join(without) if without else ""))
     if result.measures:
         typer.echo("  ".join(f"{name} {value:.4f}" for name, value in result.measures.items()))
 
@@ -122,12 +119,14 @@ def command(
 def across_sites(site: Path, ids: Path, out: Path, *, insecure: bool, json: bool) -> None:
     """Ask all silos by way of the silo's own hub."""
     from tdcd.cli.terminal import progress
+    from tdcd.serving.frame_file import FrameFile
     from tdcd.serving.tables import WITHOUT
     from tdcd.sites.asking import predict_across_sites
 
     with progress("predicting", quiet=json) as advance:
         result = predict_across_sites(site, ids, insecure=insecure, on_progress=advance)
-    write_frame(result.frame, out)
+    with FrameFile(out) as file:
+        file.write(result.frame)
     if json:
         record = {"file": str(out), "predictions": result.frame.height, "partial": result.partial}
         typer.echo(json_.dumps(record))
@@ -158,6 +157,8 @@ def check_out(out: Path, *, force: bool) -> None:
     Raises:
         JobError: it has another kind of name, or is there.
     """
+    from tdcd.serving.frame_file import SUFFIXES
+
     if out.suffix not in SUFFIXES:
         raise JobError(f"--out {out}: name a .csv or a .parquet file")
     if out.is_dir():
@@ -166,20 +167,3 @@ def check_out(out: Path, *, force: bool) -> None:
         raise JobError(f"{out} exists already and is left as it is; choose another with --out, or say --force")
     if not out.parent.is_dir():
         raise JobError(f"--out {out}: there is no folder {out.parent}; make it first")
-
-
-def write_frame(frame: "pl.DataFrame", out: Path) -> None:
-    """Write predictions; a file that was there is replaced only by a whole one.
-
-    Raises:
-        DataError: they cannot be written.
-    """
-    beside = out.with_name(f".{out.name}.part")
-    try:
-        frame.write_csv(beside) if out.suffix == ".csv" else frame.write_parquet(beside)
-        beside.replace(out)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)

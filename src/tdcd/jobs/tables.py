@@ -349,7 +349,8 @@ def _dealt(
 
 def _notes(opened: OpenTables, alignment: Alignment, rosters: Mapping[str, Roster]) -> Iterator[str]:
     """Tell how many rows the silos have in common, and who has none."""
-    yield overlap(alignment)
+    sizes = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
+    yield overlap(len(alignment.ids), sizes)
     for silo, clients in opened.clients.items():
         if opened.job.silos[silo].aggregate:
             rows, ids = (sum(counts) for counts in zip(*((own.table.rows, own.size) for own in clients), strict=True))
@@ -360,9 +361,7 @@ def _notes(opened: OpenTables, alignment: Alignment, rosters: Mapping[str, Roste
             yield f"{silo}: {join_names(idle)} has no training row of a common ID and takes no part"
 
 
-def overlap(alignment: Alignment) -> str:
-    """Tell how many rows the silos have in common."""
-    common = len(alignment.ids)
-    rows = {silo: sum(share.rows for share in shares.values()) for silo, shares in alignment.shares.items()}
+def overlap(common: int, rows: Mapping[str, int]) -> str:
+    """Tell how many of the rows of silos have IDs in common."""
     lost = join_names((f"{silo} {count - common:,} of {count:,}" for silo, count in rows.items()), most=16)
     return f"{common:,} IDs are in all silos; rows without them: {lost}"

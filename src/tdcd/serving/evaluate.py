@@ -8,10 +8,12 @@ from torch import Tensor
 from tdcd.core.task import sum_embeddings
 from tdcd.data.holdout import Part
 from tdcd.errors import DataError, JobError
+from tdcd.jobs.tables import overlap
 from tdcd.runs.quality import Cut, QualityRecord
 from tdcd.runs.reader import read_quality
 from tdcd.serving.model import Model
-from tdcd.serving.tables import Files, embed_tables, open_tables, warnings_of
+from tdcd.serving.opened import Files, open_tables
+from tdcd.serving.tables import embed_tables, warnings_of
 from tdcd.training.quality import Assessment, assess, check_scores, choose_cuts
 from tdcd.training.quality.held_out import NO_VALIDATION, describe
 from tdcd.training.quality.thresholds import CRITERIA, HALF, Best
@@ -65,14 +67,16 @@ def evaluate_tables(
     """
     _check(model, choice)
     opened = open_tables(str(model.path), model.table_job(), model.result, files)
-    labels = opened.labels(model.classes)
+    matched = opened.match()
+    labels = matched.labels(model.classes)
     stored = read_quality(model.path)
     chosen = [point.cut for point in stored.points if point.cut.criterion in CRITERIA] if stored else []
     cuts = choice.order(chosen)
     notes = () if chosen or choice.threshold is not None or not _binary(model) else (NOT_CHOSEN,)
-    embedded, drifts = embed_tables(model.result, model.preparations, opened)
-    of = f"{len(opened.ids):,} rows of new tables; {opened.note}"
-    what = Assessment(of, model.result.selected, model.classes, cuts, opened.holders(files), notes)
+    count = len(matched.ids)
+    embedded, drifts = embed_tables(model.result, model.preparations, opened.tables, matched.places(), count)
+    of = f"{count:,} rows of new tables; {overlap(count, opened.sizes)}"
+    what = Assessment(of, model.result.selected, model.classes, cuts, matched.holders(files), notes)
     return _assess(model, sum_embeddings(embedded), labels, what), warnings_of(drifts)
 
 

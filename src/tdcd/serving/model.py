@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,10 +25,12 @@ from tdcd.runs.layout import PREPARATION, RESULT, preparation_file
 from tdcd.runs.records import Outcome, read_record
 from tdcd.runs.store import load_blocks
 from tdcd.runs.stored_job import stored_job
+from tdcd.serving.frame_file import FrameFile
 from tdcd.serving.frames import prediction_frame
 from tdcd.serving.importance import Inputs, columns_of_rows, permutation_importance
+from tdcd.serving.opened import Files, open_tables
 from tdcd.serving.record import MODEL, ModelRecord, holds_model, read_model
-from tdcd.serving.tables import Files, Predictions, encode_tables, open_tables, predict_tables
+from tdcd.serving.tables import Predictions, encode_tables, predict_tables
 from tdcd.training.result import Recorded, Result, check_allowed
 
 
@@ -70,24 +73,33 @@ class Model:
         without: Sequence[str] = (),
         shares: bool = False,
         shapley: bool = False,
+        out: Path | str | None = None,
         on_progress: Callable[[int, int], None] = lambda done, rows: None,  # noqa: ARG005
     ) -> Predictions:
         """Predict from tables with the columns of the training: for the IDs that all silos' files have.
+
+        With ``out``, memory does not grow with the number of rows.
 
         Args:
             files: The files of each silo; those under "SILO/CLIENT" are written as that client's files are.
             without: Silos that are left out of the sum: the predictions are partial, and marked as such.
             shares: Add each silo's share of the score.
             shapley: Add each silo's Shapley value for the prediction or the probabilities.
+            out: A .csv or .parquet file to write them to, replacing one that is there; the frame then has no rows.
             on_progress: Is called with how many rows of how many have been embedded.
 
         Raises:
             DataError: a silo has no table, or a table does not fit.
         """
-        return predict_tables(
+        predict = partial(
+            predict_tables,
             str(self.path), self.table_job(), self.result, self.classes, self.preparations, files,
             without=without, shares=shares, shapley=shapley, on_progress=on_progress,
         )  # fmt: skip
+        if out is None:
+            return predict()
+        with FrameFile(Path(out)) as file:
+            return predict(write=file.write, scratch=Path(out).parent)
 
     def importance(
         self,
@@ -119,7 +131,8 @@ class Model:
             columns = {silo: columns.get(silo) or columns_of_rows(records[silo]) for silo in self.silos}
         else:
             opened = open_tables(str(self.path), self.table_job(), self.result, files)
-            rows, labels = encode_tables(self.preparations, opened), opened.labels(self.classes)
+            matched = opened.match()
+            rows, labels = encode_tables(self.preparations, opened, matched), matched.labels(self.classes)
         return permutation_importance(
             self.result, rows, labels, columns,
             metric=metric, repeats=repeats, seed=seed, classes=self.classes, on_progress=on_progress,
@@ -176,7 +189,9 @@ class Model:
         part = self.samples(data, Part.TEST)
         scores = self.result.scores(part.features)
         frame = prediction_frame(self.result.objective, self.classes, data.ids[Part.TEST], scores)
-        return Predictions(frame, self.result.evaluate(part), f"the {len(part):,} test samples of the job")
+        return Predictions(
+            frame, frame.height, self.result.evaluate(part), f"the {len(part):,} test samples of the job"
+        )
 
 
 def load_model(

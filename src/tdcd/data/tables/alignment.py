@@ -30,6 +30,10 @@ _DAMAGE = (
 """What reading a damaged file may raise."""
 
 
+class NoCommonError(DataError):
+    """No ID is in all silos."""
+
+
 @dataclass(frozen=True)
 class Keys:
     """What a client tells to be aligned: the IDs of its rows, and what goes with them."""
@@ -235,7 +239,8 @@ def align(
         handed: What to hand to all silos for each ID, by name: whose, and which column.
 
     Raises:
-        DataError: an ID stands for several rows in a silo, silos have IDs of different kinds, or none in common.
+        NoCommonError: none is in all silos.
+        DataError: an ID stands for several rows in a silo, or silos have IDs of different kinds.
     """
     ids = {silo: unique_ids(clients) for silo, clients in keys.items()}
     names = list(ids)
@@ -246,7 +251,7 @@ def align(
     common = common_ids(list(ids.values()))
     if not len(common):
         text = "; ".join(f"'{silo}' has {len(result):,} ({_first(result)})" for silo, result in ids.items())
-        raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
+        raise NoCommonError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
     bare = Alignment(common, {}, {})
     placed = {silo: bare.place(clients) for silo, clients in keys.items()}
     shares = {silo: {key.table.client: bare.share(key) for key in clients} for silo, clients in placed.items()}

@@ -53,29 +53,42 @@ class ClientTable:
     def read_keys(self, columns: Sequence[str] = ()) -> Keys:
         """Read the IDs, and some columns with a value in every row; every ID once, where its rows become one."""
         table, settings = self.table, self.table.settings
-        more = [column for column in (settings.row_id, settings.order) if column and settings.aggregate]
         for column, key in ((settings.row_id, "row_id"), (settings.order, "order")):
             if column:
                 table.need(column, key)
-        ids, row_ids = list[pl.Series](), list[pl.Series]()
-        facts: dict[str, list[pl.Series]] = {column: [] for column in columns}
-        order: list[Array] = []
-        for batch in table.batches([table.identity, *more, *columns]):
-            ids.append(ids_of(batch, table.identity))
-            if settings.row_id in more:
-                row_ids.append(ids_of(batch, settings.row_id or ""))
-            if settings.order in more:
-                order.append(order_of(batch, settings.order or ""))
-            for column, values in facts.items():
-                values.append(_complete(batch, column))
-        own, known = _of_one_kind(ids), {column: pl.concat(values) for column, values in facts.items()}
         if settings.aggregate is None:
-            return Keys(table, own, known)
+            pieces = list(self.key_pieces(columns))
+            facts = {column: pl.concat([piece.facts[column] for piece in pieces]) for column in columns}
+            return Keys(table, _of_one_kind([piece.ids for piece in pieces]), facts)
+        more = [column for column in (settings.row_id, settings.order) if column]
+        pieces, row_ids, order = list[Keys](), list[pl.Series](), list[Array]()
+        for batch in table.batches([table.identity, *more, *columns]):
+            pieces.append(_keys_of(batch, columns))
+            if settings.row_id:
+                row_ids.append(ids_of(batch, settings.row_id))
+            if settings.order:
+                order.append(order_of(batch, settings.order))
         self.groups = RowGroups.of(
-            table, own, _join_order(order) if order else None, _of_one_kind(row_ids) if row_ids else None
+            table,
+            _of_one_kind([piece.ids for piece in pieces]),
+            _join_order(order) if order else None,
+            _of_one_kind(row_ids) if row_ids else None,
         )
-        joined = {column: self.groups.fact(column, values) for column, values in known.items()}
+        joined = {
+            column: self.groups.fact(column, pl.concat([piece.facts[column] for piece in pieces])) for column in columns
+        }
         return Keys(table, self.groups.ids, joined)
+
+    def key_pieces(self, columns: Sequence[str] = ()) -> Iterator[Keys]:
+        """Read the IDs as ``read_keys`` does, a batch of rows at a time, in the order of the file.
+
+        All at once, where rows with the same ID become one. IDs of some batches may be whole numbers, of others texts.
+        """
+        if self.table.settings.aggregate is not None:
+            yield self.read_keys(columns)
+            return
+        for batch in self.table.batches([self.table.identity, *columns]):
+            yield _keys_of(batch, columns)
 
     @property
     def size(self) -> int:
@@ -141,6 +154,12 @@ class ClientTable:
                 raise next(iter(wrong.values()))
             (problems if problems is not None else {}).update({name: str(error) for name, error in wrong.items()})
             yield joined
+
+
+def _keys_of(batch: Batch, columns: Sequence[str]) -> Keys:
+    """Return the IDs of some rows, and columns with a value in every row."""
+    facts = {column: _complete(batch, column) for column in columns}
+    return Keys(batch.table, ids_of(batch, batch.table.identity), facts)
 
 
 def _of_one_kind(parts: Sequence[pl.Series]) -> pl.Series:
