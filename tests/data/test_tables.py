@@ -364,6 +364,7 @@ def test_a_file_that_changes_between_two_passes_is_refused(tmp_path: Path) -> No
     st.integers(1, 60),
     st.integers(1, 60),
     st.integers(0, 30),
+    st.integers(0, 3),
     st.booleans(),
 )
 def test_any_rows_are_read_in_any_pieces(
@@ -373,16 +374,17 @@ def test_any_rows_are_read_in_any_pieces(
     cells: int,
     span: int,
     after: int,
+    empty: int,
     typed: bool,
 ) -> None:
-    """Also from some row on, of a quoted text over several lines, and in another encoding."""
+    """Also from some row on, before empty lines, of a quoted text over several lines, and in another encoding."""
     (name, encoding), (texts, numbers) = file, zip(*rows, strict=True)
     path = tmp_path_factory.mktemp("pieces") / name
     frame = pl.DataFrame({"id": [f"{k}" for k in range(len(rows))], "t": texts, "x": numbers})
     if path.suffix == ".parquet":
         frame.write_parquet(path, row_group_size=7)
     else:
-        path.write_bytes(frame.write_csv(quote_style="non_numeric").encode(encoding))
+        path.write_bytes((frame.write_csv(quote_style="non_numeric") + empty * "\n").encode(encoding))
     made = Table("bank", "north", path, TableSettings(id="id", encoding=encoding))
     after = min(after, len(rows) - 1)
     with pytest.MonkeyPatch.context() as patch:

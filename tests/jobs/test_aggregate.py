@@ -112,7 +112,9 @@ def test_sites_train_what_the_simulation_trains(visits: pl.DataFrame, tmp_path: 
     same(blocks, tdcd.run_job(job).federation.blocks, 0)
 
 
-def test_a_run_predicts_people_from_their_rows(visits: pl.DataFrame, tmp_path: Path) -> None:
+def test_a_run_predicts_people_from_their_rows(
+    visits: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tdcd.run_job(job_of(tmp_path), tmp_path / "run")
     run = load_model(tmp_path / "run")
     held_out = run.predict_held_out().frame
@@ -122,6 +124,10 @@ def test_a_run_predicts_people_from_their_rows(visits: pl.DataFrame, tmp_path: P
     both = frame.join(held_out, on="id", suffix=" held out")
     assert both.height == held_out.height > 10
     assert np.allclose(both["probability of 1"], both["probability of 1 held out"], atol=1e-6)
+    monkeypatch.setattr("tdcd.serving.opened.PART", 50)
+    in_parts = run.predict_tables(new).frame
+    assert in_parts["id"].equals(frame["id"])
+    assert np.allclose(in_parts["probability of 1"], frame["probability of 1"], atol=1e-6)
     visits.drop("opened").write_csv(tmp_path / "new.csv")
     with pytest.raises(DataError, match=r"new.csv.*no column 'opened' \(silos.bank.order\)"):
         run.predict_tables(new | {"bank": [tmp_path / "new.csv"]})
