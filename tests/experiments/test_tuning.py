@@ -34,9 +34,14 @@ def space(
 
 
 def run(
-    where: Space, score: Callable[[Point, Trials], Score], start: float = 0.1, budget: float = 0.1
+    where: Space,
+    score: Callable[[Point, Trials], Score],
+    start: float = 0.1,
+    budget: float = 0.1,
+    *,
+    target: bool = False,
 ) -> tuple[Chosen, list[Trials]]:
-    steps, seen = search(where, where.rungs(budget), start), []
+    steps, seen = search(where, where.rungs(budget), start, budget * GRID * len(where.groups), target=target), []
     try:
         trials = next(steps)
         while True:
@@ -68,7 +73,7 @@ def bowl(rate: float, steps: int, beta: float, late: float = inf) -> Callable[[P
 def test_it_finds_the_best_of_everything(rate: float, steps: int, beta: float, start: float) -> None:
     chosen, _ = run(space(), bowl(rate, steps, beta), start * 3 * rate)
     assert chosen.point
-    assert (chosen.point.local_steps, chosen.point.hub_step, chosen.point.decay) == (steps, beta, True)
+    assert (chosen.point.local_steps, chosen.point.hub_step, chosen.point.decay) == (steps, beta, 1.0)
     assert rate / 2 <= chosen.point.rate <= 2 * rate, "rates are a factor of three apart"
 
 
@@ -85,11 +90,19 @@ def test_trials_become_fewer_and_longer_and_cost_what_was_allowed() -> None:
     _, seen = run(where, bowl(0.1, 5, 1.0))
     longer = [trials for trials in seen if trials.rung > 0]
     assert [trials.time for trials in seen] == sorted(trials.time for trials in seen)
-    assert [len(trials.points) for trials in longer] == sorted((len(t.points) for t in longer), reverse=True)
-    spent: dict[tuple[Point, int], float] = {}
+    assert [len(trials.points) for trials in longer] == [14, 6, 2, 1, 1], "45 at first; in the end a cosine, and a seed"
+    assert spent(where, seen) <= 0.1 * GRID * len(where.groups)
+    _, seen = run(where, bowl(0.1, 5, 1.0), target=True)
+    assert [len(trials.points) for trials in seen][-4:] == [2, 2, 1, 1], "rates that fall sooner reach no target"
+    assert spent(where, seen) <= 0.1 * GRID * len(where.groups)
+
+
+def spent(where: Space, seen: list[Trials]) -> float:
+    """Return what trials took, in whole trainings: those of one point go on from rung to rung."""
+    times: dict[tuple[Point, int], float] = {}
     for trials in seen:
-        spent |= {(point, trials.seed): trials.time / where.horizon for point in trials.points}
-    assert sum(spent.values()) <= 0.12 * GRID * len(where.groups)
+        times |= {(point, trials.seed): trials.time * point.span / where.horizon for point in trials.points}
+    return sum(times.values())
 
 
 def test_a_rate_that_fails_late_is_taken_back() -> None:
@@ -119,6 +132,43 @@ def test_what_reaches_the_target_first_is_best() -> None:
     chosen, _ = run(space(), score)
     assert chosen.point
     assert chosen.point.local_steps == 5, "though a single step ends lower"
+
+
+@pytest.mark.parametrize(("unlucky", "part"), [(3, 0.25), (2, 0.5), (1, 0.5)])
+def test_a_rate_that_falls_sooner_is_chosen_where_it_reaches_the_target(unlucky: int, part: float) -> None:
+    good = bowl(0.1, 5, 1.0)
+
+    def score(point: Point, trials: Trials) -> Score:
+        reached = {0.5: 4_000.0, 0.25: 2_000.0}.get(point.decay, inf)
+        return Score(good(point, trials).loss, inf if trials.seed == unlucky and point.decay == 0.25 else reached)
+
+    chosen, seen = run(space(), score, target=True, budget=0.3)
+    assert chosen.point
+    assert chosen.point.decay == part, "the shortest that reaches it with three seeds"
+    assert chosen.point.name.endswith(f"cosine over {part}")
+    parts = [{point.decay for point in trials.points} for trials in seen if not trials.seed][-3:]
+    assert parts == [{0.5}, {0.25}, {0.125}], "shorter ones, until they do not reach it"
+    poor, seen = run(space(), score, target=True, budget=0.01)
+    assert poor.point
+    assert sum(trials.seed > 0 and poor.point in trials.points for trials in seen) == 1, "one further seed"
+    without, seen = run(space(), score)
+    assert without.point
+    assert without.point.decay == 1.0, "nobody asked for a target"
+    assert all(point.decay in (0.0, 1.0) for trials in seen for point in trials.points)
+
+
+def test_the_choice_leads_over_all_of_its_seeds() -> None:
+    good = bowl(0.1, 5, 1.0)
+
+    def score(point: Point, trials: Trials) -> Score:
+        return Score(good(point, trials).loss + 0.05 * (trials.seed and point.decay))
+
+    chosen, seen = run(space((5,), (1.0,)), score)
+    assert chosen.point
+    assert chosen.point.decay == 0.0, (
+        "a falling rate was better by 0.01 with one seed, and worse by 0.04 with the other"
+    )
+    assert [trials.points[0].decay for trials in seen if trials.seed] == [1.0, 0.0]
 
 
 def test_where_every_rate_diverges_nothing_is_chosen() -> None:

@@ -12,12 +12,14 @@ from tdcd.jobs.schema import Job
 from tdcd.training.schedules import Constant, Cosine
 
 FACTOR = 3
-"""A rung is so many times as long as the one before, and keeps one in so many trials. Rates are that far apart."""
+"""A rung is so many times as long as the one before. Rates are that far apart."""
+KEPT = 4
+"""One in so many trials goes on to the next rung, and the best of every Q."""
 GRID = 6
 """Rates that a full grid would try for each of the other settings."""
-TRIES = 4.2
+TRIES = 4.0
 """Rates that the first rung tries for each of the other settings, on average: three, and more at the edge."""
-LEAST = 3
+LEAST = 2
 """Rounds of the fewest local steps in the shortest trial, at least."""
 
 
@@ -32,8 +34,8 @@ class Point:
     batch_size: int | Literal["full"]
     proximal: float
     rate: float
-    decay: bool = False
-    """Whether the rate falls as a cosine, and not at all otherwise."""
+    decay: float = 0.0
+    """The part of a whole training over which the rate falls as a cosine, and that it takes; 0: it does not fall."""
 
     @property
     def name(self) -> str:
@@ -41,7 +43,13 @@ class Point:
         parts = [f"Q={self.local_steps}", *([f"beta={self.hub_step:g}"] if self.hub_step else [])]
         parts += [f"batch={self.batch_size}"]
         parts += [f"proximal={self.proximal:g}"] if self.proximal else []
-        return ",".join([*parts, f"rate={self.rate:g}", *(["cosine"] if self.decay else [])])
+        fall = {0.0: [], 1.0: ["cosine"]}.get(self.decay, [f"cosine over {self.decay:g}"])
+        return ",".join([*parts, f"rate={self.rate:g}", *fall])
+
+    @property
+    def span(self) -> float:
+        """The part of a whole training that it takes."""
+        return self.decay or 1.0
 
     @property
     def group(self) -> "Point":
@@ -127,7 +135,7 @@ class Space:
         """Return what a search with so many shorter rungs costs, in whole trainings."""
         total = TRIES * len(self.groups) / FACTOR**rungs
         kept = TRIES * len(self.groups)
-        for k in range(rungs - 1, -1, -1):
-            kept = max(ceil(kept / FACTOR), len(self.local_steps) if k else 2)
+        for k in range(rungs - 1, 0, -1):
+            kept = max(ceil(kept / KEPT), len(self.local_steps) + 1)
             total += kept * (1 - 1 / FACTOR) / FACTOR**k
-        return float(total + 2)  # a decaying rate, and another seed
+        return float(total + 2 * (1 - 1 / FACTOR) + 2)  # two to the end, a rate that falls, and another seed

@@ -23,7 +23,7 @@ from tdcd.experiments.pool import Pool
 from tdcd.experiments.sweep_plan import SweepRun
 from tdcd.experiments.sweep_run import SweepEngine, SweepObserver, check_failures, open_pool, train_runs
 from tdcd.experiments.tuning.search import Chosen, Score, Trials, search
-from tdcd.experiments.tuning.space import FACTOR, GRID, Point, Space
+from tdcd.experiments.tuning.space import GRID, Point, Space
 from tdcd.files import write_atomically
 from tdcd.jobs.data import JobData, load_data
 from tdcd.jobs.schema import Job
@@ -38,7 +38,7 @@ from tdcd.training.simulation import Simulation
 
 TUNED = "tuned.toml"
 AGAIN = ",again"
-"""Ends the name of a trial with another seed."""
+"""In the name of a trial with another seed."""
 FIRST_RATE = 0.1
 """Where the search begins if the curvature cannot be estimated."""
 RISEN = 0.1
@@ -130,7 +130,7 @@ def tune(
     observer.searching(space, rungs, reason, expected)
     with open_pool(path, [job], planned, jobs, engine, address, observer, where) as workers:
         tuning = _Tuning(job, space, rungs, measure, target, path, workers, observer)
-        chosen = tuning.run(start)
+        chosen = tuning.run(start, budget * GRID * len(space.groups))
     record = tuning.record(chosen, reason, time.perf_counter() - began)
     write_record(path / TUNING, record)
     if chosen.point is None:
@@ -252,9 +252,9 @@ class _Tuning:
     taken: dict[str, tuple[Point, int]] = field(default_factory=dict)
     """Every trial by its name, with how far it came."""
 
-    def run(self, start: float) -> Chosen:
+    def run(self, start: float, budget: float) -> Chosen:
         """Send the search what comes of the trials that it asks for."""
-        steps = search(self.space, self.rungs, start)
+        steps = search(self.space, self.rungs, start, budget, target=self.target is not None)
         try:
             trials = next(steps)
             while True:
@@ -275,10 +275,8 @@ class _Tuning:
 
     def _run(self, point: Point, trials: Trials) -> SweepRun:
         """Return the training of a trial: the same for all rungs, but for its rounds."""
-        first = self.space.rounds(point, self.rungs[0])
-        every = max(1, first // 4)
-        rounds = every * (first // every) * FACTOR**trials.rung  # evaluations stay where they were
-        rounds = min(rounds, max(every, self.space.rounds(point, self.space.horizon) // every * every))
+        every = max(1, self.space.rounds(point, self.rungs[0]) // 4)  # the same in all rungs
+        rounds = self.space.rounds(point, self.rungs[trials.rung] * point.span) // every * every
         own = self.job.training
         settings = own.model_copy(
             update=point.settings(rounds)
@@ -286,7 +284,8 @@ class _Tuning:
             | {"evaluate_every": every, "checkpoint_every": max(every, 50)}
         )
         job = self.job.model_copy(update={"training": settings, "baselines": [], "auto": ()})
-        return SweepRun(f"trials/{point.name}{AGAIN if trials.seed else ''}", "federation", job)
+        again = f"{AGAIN} {trials.seed}" if trials.seed else ""
+        return SweepRun(f"trials/{point.name}{again}", "federation", job)
 
     def _measured(self, run: SweepRun) -> bool:
         """Tell whether a trial has come far enough, or will come no farther."""
@@ -371,5 +370,5 @@ class _Tuning:
             times=tuple(line.round * self.space.round_time(point.local_steps) for line in lines),
             values=tuple(line.validation.get(self.measure, inf) for line in lines),
             trouble=score.trouble,
-            again=name.endswith(AGAIN),
+            again=AGAIN in name,
         )
