@@ -81,8 +81,9 @@ def read_rows(folder: Path) -> list[dict[str, object]]:
 def request(rows: Sequence[object]) -> bytes:
     """Return a request as it travels."""
     body = json.dumps({"rows": rows}).encode()
-    head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    size = f"Content-Length: {len(body)}"
+    lines = ["POST /predict HTTP/1.1", "Host: localhost", "Content-Type: application/json", size]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 async def ask(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], message: bytes) -> bool:
@@ -187,6 +188,8 @@ def _lines(
     for name, messages, rate in cases:
         before = os.getloadavg()[0]
         load = measure(port, server, messages, rate, options.seconds)
+        if load.failed == load.sent:
+            raise SystemExit(f"{name}: every request was refused")
         yield [
             name, f"{load.sent / load.seconds:.0f}", load.percentile(50), load.percentile(99), load.percentile(100),
             str(load.failed), f"{load.server:.2f}", f"{load.client:.2f}", f"{resident(server):.0f} MB", f"{before:.1f}",

@@ -86,7 +86,7 @@ class KeyStore:
         keys: dict[str, list[Keys]] = {}
         rows: dict[str, list[Array]] = {}
         for silo, own in self.pieces.items():
-            frames = [pl.concat([piece.part(number) for piece in pieces]) for _, pieces in own]
+            frames = [pl.concat([piece.part(number) for piece in pieces], rechunk=True) for _, pieces in own]
             rows[silo] = [frame["row"].to_numpy() for frame in frames]
             keys[silo] = [
                 Keys(table, frame["id"], {name.removeprefix(FACT): frame[name] for name in frame.columns[2:]})
