@@ -13,7 +13,6 @@ from tdcd.data.arrays import Array
 from tdcd.data.label_encoding import LabelError, again
 from tdcd.data.tables.alignment import (
     Keys,
-    NoCommonError,
     PlacedKeys,
     align,
     client_places,
@@ -135,14 +134,13 @@ class Opened:
         for number in range(parts):
             keys, rows = store.part(number)
             try:
-                alignment, placed = align(keys, {})
-            except NoCommonError:
-                continue
+                alignment, placed = align(keys, {}, may_be_empty=True)
             except DataError:
                 self.match()  # says the same of all of them
                 raise
-            some = True
-            yield Matched(alignment.ids, placed, rows, self.label)
+            if len(alignment.ids):
+                some = True
+                yield Matched(alignment.ids, placed, rows, self.label)
         if not some:
             self.match()  # says so
 

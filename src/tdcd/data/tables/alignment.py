@@ -30,10 +30,6 @@ _DAMAGE = (
 """What reading a damaged file may raise."""
 
 
-class NoCommonError(DataError):
-    """No ID is in all silos."""
-
-
 @dataclass(frozen=True)
 class Keys:
     """What a client tells to be aligned: the IDs of its rows, and what goes with them."""
@@ -230,17 +226,17 @@ def same_kind(keys: Sequence[Keys]) -> list[Keys]:
 
 
 def align(
-    keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]]
+    keys: Mapping[str, Sequence[Keys]], handed: Mapping[str, tuple[str, str]], *, may_be_empty: bool = False
 ) -> tuple[Alignment, dict[str, list[PlacedKeys]]]:
     """Find the IDs that all silos have, and their places at every client.
 
     Args:
         keys: What the clients of each silo tell.
         handed: What to hand to all silos for each ID, by name: whose, and which column.
+        may_be_empty: Whether silos may have none in common.
 
     Raises:
-        NoCommonError: none is in all silos.
-        DataError: an ID stands for several rows in a silo, or silos have IDs of different kinds.
+        DataError: an ID stands for several rows in a silo, silos have IDs of different kinds, or none in common.
     """
     ids = {silo: unique_ids(clients) for silo, clients in keys.items()}
     names = list(ids)
@@ -249,9 +245,9 @@ def align(
             text = " and ".join(f"'{silo}' has {_kind(ids[silo])} ({_shown(keys[silo])})" for silo in (names[0], name))
             raise DataError(f"IDs are of different types: silo {text}; write them in the same way in all silos")
     common = common_ids(list(ids.values()))
-    if not len(common):
+    if not len(common) and not may_be_empty:
         text = "; ".join(f"'{silo}' has {len(result):,} ({_first(result)})" for silo, result in ids.items())
-        raise NoCommonError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
+        raise DataError(f"no ID is in all silos: {text}. Do their ID columns mean the same?")
     bare = Alignment(common, {}, {})
     placed = {silo: bare.place(clients) for silo, clients in keys.items()}
     shares = {silo: {key.table.client: bare.share(key) for key in clients} for silo, clients in placed.items()}
