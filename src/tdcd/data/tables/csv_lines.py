@@ -57,12 +57,14 @@ def find_spans(file: BinaryIO, separator: str, width: int) -> tuple[Span, ...]:
         LineError: a line has not ``width`` cells, or is empty, or has a quote out of place.
     """
     look, rest, at = _Look(ord(separator), width), b"", 0
-    spans: list[Span] = []
+    spans, known = list[Span](), 1
 
     def cut(least: int) -> None:
-        begin, known = (spans[-1].end if spans else look.header), sum(span.rows for span in spans) + 1
+        nonlocal known
+        begin = spans[-1].end if spans else look.header
         if look.rows > known and at - begin >= least:
             spans.append(Span(begin, at, look.rows - known))
+            known = look.rows
 
     while chunk := file.read(CHUNK):
         data = rest + chunk
